@@ -1,0 +1,327 @@
+"""Derivatives of single layers: the rules behind `gnvpro.linearize`.
+
+    linear     y = x w^T + b       dy = dx w^T + x dw^T + db         gradients  c^T x,  sum c,   pulled back  c w
+    convolve   y = w * x + b       dy = w * dx + dw * x + db         its two transposes
+    pointwise  y = f(x)            dy = f'(x) dx                     c f'(x)
+    the rest (pooling, reshaping, nothing) is linear in x and has no parameters
+
+A rule looks at the forward method, not at the class name: a subclass that keeps its parent's forward keeps its rule.
+Per-sample Jacobians are parameter-major, (numel, m, n). Between layers of features the seeds (m, n, features) are stored
+features first, so that the permutations below cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Gradients = tuple[dict[str, Tensor], Tensor | None]
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """nn.Linear on inputs (n, ..., in)."""
+
+    output: Tensor
+    inputs: Tensor
+    weight: Tensor
+    trainable: frozenset[str]
+
+    @torch.no_grad()
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """dx w' + x dw' + db."""
+        flat = self.inputs.reshape(-1, self.inputs.shape[-1])
+        d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
+        d: Tensor | None = None
+        if d_weight is not None:
+            d = flat @ d_weight.T if d_bias is None else torch.addmm(d_bias, flat, d_weight.T)
+        elif d_bias is not None:
+            d = d_bias.expand(len(flat), -1).clone()
+        if d_inputs is not None:
+            moved = d_inputs.reshape(flat.shape)
+            d = moved @ self.weight.T if d is None else d.addmm_(moved, self.weight.T)
+        return torch.zeros_like(self.output) if d is None else d.view(self.output.shape)
+
+    @torch.no_grad()
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
+        """Transpose of `jvp`."""
+        c = cotangent.reshape(-1, cotangent.shape[-1])
+        gradients = {}
+        if "weight" in self.trainable:
+            gradients["weight"] = c.T @ self.inputs.reshape(-1, self.inputs.shape[-1])
+        if "bias" in self.trainable:
+            gradients["bias"] = c.sum(0)
+        return gradients, (c @ self.weight).view(self.inputs.shape) if want_inputs else None
+
+    @torch.no_grad()
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+        """Outer products of seeds and inputs; axes between sample and feature are summed."""
+        m, n = seeds.shape[:2]
+        rows = {}
+        if seeds.dim() == 3:
+            g = seeds.permute(2, 0, 1).contiguous()
+            if "weight" in self.trainable:
+                rows["weight"] = (g[:, None] * self.inputs.T.contiguous()[:, None]).view(-1, m, n)
+            if "bias" in self.trainable:
+                rows["bias"] = g
+            pulled = (self.weight.T @ g.view(len(g), -1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None
+            return rows, pulled
+        g = seeds.reshape(m, n, -1, seeds.shape[-1])
+        if "weight" in self.trainable:
+            x = self.inputs.reshape(n, -1, self.inputs.shape[-1])
+            rows["weight"] = torch.einsum("mnto,nti->oimn", g, x).reshape(-1, m, n)
+        if "bias" in self.trainable:
+            rows["bias"] = g.sum(2).permute(2, 0, 1)
+        return rows, seeds @ self.weight if want_inputs else None
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """nn.Conv2d with zero padding on inputs (n, channels, height, width)."""
+
+    output: Tensor
+    inputs: Tensor
+    weight: Tensor
+    trainable: frozenset[str]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return torch.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def _transpose(self, cotangent: Tensor, inputs: Tensor, want_inputs: bool, want_weight: bool) -> tuple[Any, Any]:
+        d_inputs, d_weight, _ = torch.ops.aten.convolution_backward(
+            cotangent,
+            inputs,
+            self.weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0, 0],
+            self.groups,
+            [want_inputs, want_weight, False],
+        )
+        return d_inputs, d_weight
+
+    @torch.no_grad()
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """w * dx + dw * x + db."""
+        d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
+        if d_weight is not None and d_inputs is not None and self.groups == 1:
+            # One convolution on twice the channels is faster than two and an addition.
+            both = torch.cat((d_inputs, self.inputs), dim=1)
+            return self._convolve(both, torch.cat((self.weight, d_weight), dim=1), d_bias)
+        d: Tensor | None = None
+        if d_weight is not None:
+            d = self._convolve(self.inputs, d_weight, d_bias)
+        elif d_bias is not None:
+            d = d_bias[:, None, None].expand_as(self.output).clone()
+        if d_inputs is not None:
+            moved = self._convolve(d_inputs, self.weight)
+            d = moved if d is None else d.add_(moved)
+        return torch.zeros_like(self.output) if d is None else d
+
+    @torch.no_grad()
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
+        """Transpose of `jvp`."""
+        want_weight = "weight" in self.trainable
+        gradients: dict[str, Tensor] = {}
+        d_inputs = None
+        if want_inputs or want_weight:
+            d_inputs, d_weight = self._transpose(cotangent, self.inputs, want_inputs, want_weight)
+            if want_weight:
+                gradients["weight"] = d_weight
+        if "bias" in self.trainable:
+            gradients["bias"] = cotangent.sum((0, 2, 3))
+        return gradients, d_inputs
+
+    @torch.no_grad()
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+        """Products of seeds and image patches, summed over the positions."""
+        m, n = seeds.shape[:2]
+        rows = {}
+        if "weight" in self.trainable:
+            kernel = self.weight.shape[2:]
+            patches = nn.functional.unfold(self.inputs, kernel, self.dilation, self.padding, self.stride)
+            x = patches.reshape(n, self.groups, -1, patches.shape[-1])
+            g = seeds.reshape(m, n, self.groups, -1, patches.shape[-1])
+            rows["weight"] = torch.einsum("mngol,ngkl->gokmn", g, x).reshape(-1, m, n)
+        if "bias" in self.trainable:
+            rows["bias"] = seeds.sum((3, 4)).permute(2, 0, 1).contiguous()
+        pulled = None
+        if want_inputs:
+            # Only the shape of the repeated inputs matters here.
+            many = self.inputs.new_empty(m * n, *self.inputs.shape[1:])
+            pulled, _ = self._transpose(seeds.reshape(m * n, *seeds.shape[2:]), many, True, False)
+            pulled = pulled.view(m, n, *self.inputs.shape[1:])
+        return rows, pulled
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """A pointwise activation; `slope` is f'(inputs), a bool mask for ReLU."""
+
+    output: Tensor
+    slope: Tensor
+
+    @torch.no_grad()
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """f'(x) dx."""
+        return torch.zeros_like(self.output) if d_inputs is None else d_inputs * self.slope
+
+    @torch.no_grad()
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
+        """f'(x) c."""
+        return {}, cotangent * self.slope if want_inputs else None
+
+    @torch.no_grad()
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+        """f'(x) seeds."""
+        if not want_inputs:
+            return {}, None
+        if seeds.dim() == 3:  # multiply where the seeds are stored features first
+            g = seeds.permute(2, 0, 1).contiguous()
+            return {}, (g * self.slope.T.contiguous()[:, None]).permute(1, 2, 0)
+        return {}, seeds * self.slope
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A layer without parameters that is linear in its inputs: `forward`, and `backward` on cotangents (k, ...)."""
+
+    output: Tensor
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor], Tensor]
+
+    @torch.no_grad()
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """The layer itself."""
+        return torch.zeros_like(self.output) if d_inputs is None else self.forward(d_inputs)
+
+    @torch.no_grad()
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
+        """Its transpose."""
+        return {}, self.backward(cotangent) if want_inputs else None
+
+    @torch.no_grad()
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+        """Its transpose, on the seeds of all samples as if each were a sample."""
+        if not want_inputs:
+            return {}, None
+        return {}, self.backward(seeds.flatten(0, 1)).unflatten(0, seeds.shape[:2])
+
+
+Rule = Callable[[Any, Mapping[str, Tensor], Tensor], Any]
+
+
+def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> LinearLayer | None:
+    if inputs.dim() < 2:
+        return None
+    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    assert weight is not None
+    return LinearLayer(nn.functional.linear(inputs, weight, bias), inputs, weight, frozenset(params))
+
+
+def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> ConvLayer | None:
+    before, after = module._reversed_padding_repeated_twice[::2], module._reversed_padding_repeated_twice[1::2]
+    if inputs.dim() != 4 or module.padding_mode != "zeros" or before != after:
+        return None
+    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    assert weight is not None
+    padding = tuple(reversed(before))  # numbers also for padding="same"
+    output = torch.conv2d(inputs, weight, bias, module.stride, padding, module.dilation, module.groups)
+    return ConvLayer(output, inputs, weight, frozenset(params), module.stride, padding, module.dilation, module.groups)
+
+
+def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed | None:
+    if inputs.dim() != 4:
+        return None
+    kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
+    options = (kernel, stride, padding, module.ceil_mode, module.count_include_pad, module.divisor_override)
+    shape = inputs.shape[1:]
+
+    def backward(c: Tensor) -> Tensor:
+        # The kernel asks for the inputs but reads only their shape.
+        return torch.ops.aten.avg_pool2d_backward(c, c.new_empty(len(c), *shape), *options)
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.ops.aten.avg_pool2d(x, *options)
+
+    return Fixed(forward(inputs), forward, backward)
+
+
+def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed | None:
+    if module.start_dim % inputs.dim() == 0:  # would merge the samples
+        return None
+    shape = inputs.shape[1:]
+    return Fixed(module(inputs), module.forward, lambda c: c.reshape(len(c), *shape))
+
+
+def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed:
+    return Fixed(inputs, lambda x: x, lambda c: c)
+
+
+def _tanh(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+    y = torch.tanh(inputs)
+    return Pointwise(y, 1 - y * y)
+
+
+def _sigmoid(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+    y = torch.sigmoid(inputs)
+    return Pointwise(y, y * (1 - y))
+
+
+def _relu(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+    return Pointwise(torch.relu(inputs), inputs > 0)
+
+
+def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+    """Slope by one backward pass."""
+    with torch.enable_grad():
+        x = inputs.detach().requires_grad_()
+        y = module(x.clone())  # some activations work in place
+        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return Pointwise(y.detach(), slope)
+
+
+def _value(module: nn.Module, params: Mapping[str, Tensor], name: str) -> Tensor | None:
+    own = getattr(module, name)
+    return params[name] if name in params else None if own is None else own.detach()
+
+
+def _pair(size: int | tuple[int, int]) -> list[int]:
+    return [size, size] if isinstance(size, int) else list(size)
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _conv2d,
+    nn.AvgPool2d: _avg_pool,
+    nn.Flatten: _flatten,
+    nn.Identity: _identity,
+    nn.Dropout: _identity,
+    nn.Tanh: _tanh,
+    nn.Sigmoid: _sigmoid,
+    nn.ReLU: _relu,
+    nn.LeakyReLU: _differentiated,
+    nn.ELU: _differentiated,
+    nn.SiLU: _differentiated,
+    nn.GELU: _differentiated,
+    nn.Softplus: _differentiated,
+}
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """Rule of a layer, or None."""
+    for kind in type(module).__mro__:
+        if kind in RULES:
+            return RULES[kind] if type(module).forward is kind.forward else None  # type: ignore[attr-defined]
+    return None

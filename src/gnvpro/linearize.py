@@ -1,0 +1,146 @@
+"""The output of a network at a point together with its derivative there, by hand-written formulas.
+
+A `Linearization` keeps what the forward pass computed (layer inputs, slopes of the activations) and applies
+
+    jvp        d_output   = J_params d_params + J_inputs d_inputs       one direction, forward
+    vjp        (J_params^T c, J_inputs^T c)                             one cotangent, backward
+    jacobian   the same for m cotangents a sample, sample by sample     what the exact Gauss-Newton step needs
+
+Nothing known at the point is computed again. Chains of layers with a rule in `gnvpro.layers` are covered, and so is any
+module with a method
+
+    linearize(params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None
+
+which is how a network of your own joins in. `params` maps the names of the parameters to differentiate (relative to the
+module) to the values to use; a parameter that is missing there is frozen at the module's own value. Modules are taken in
+evaluation mode: dropout is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.layers import rule_for
+
+
+class Linearization(Protocol):
+    """Output of a module at a point and its derivative there; the first axis of inputs and outputs counts samples."""
+
+    @property
+    def output(self) -> Tensor:
+        """Value at the point."""
+
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """Directional derivative; `d_inputs` None means that the inputs do not move."""
+
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Transpose of `jvp`: gradients by parameter, and the cotangent of the inputs if wanted."""
+
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Per-sample derivatives of seeds (m, n, *output): (numel, m, n) by parameter, and (m, n, *inputs) if wanted."""
+
+
+@torch.no_grad()
+def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
+    """Linearise `module` at `params` and `inputs`; None when some layer has no rule."""
+    # A parameter used in two places has one name, so the layers below could not tell it from a frozen one.
+    if params and _is_shared(module):
+        return None
+    return _linearize(module, params, inputs)
+
+
+def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
+    # Hooks may change what a module computes.
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    own = getattr(module, "linearize", None)
+    if callable(own):
+        return own(params, inputs)
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return _chain(module, params, inputs)
+    rule = rule_for(module)
+    if rule is None or not params.keys() <= module._parameters.keys():
+        return None
+    return rule(module, params, inputs)
+
+
+def _is_shared(module: nn.Module) -> bool:
+    """Whether some parameter is used in two places."""
+    every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
+    return len(every) > len(set(every))
+
+
+def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
+    if not params.keys() <= dict(module.named_parameters()).keys():
+        return None
+    links: list[Link] = []
+    output = inputs
+    for name, child in module.named_children():
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
+        part = _linearize(child, own, output)
+        if part is None:
+            return None
+        output = part.output
+        links.append(Link(part, {key: prefix + key for key in own}))
+    return Chain(output, tuple(links))
+
+
+@dataclass(frozen=True)
+class Link:
+    """One layer of a chain; `names` maps its parameters to their names in the chain."""
+
+    part: Linearization
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers one after the other: the chain rule."""
+
+    output: Tensor
+    links: tuple[Link, ...]
+
+    @torch.no_grad()
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """First layer to last; layers before the first moving one are skipped."""
+        d = d_inputs
+        for link in self.links:
+            if d is not None or link.names:
+                d = link.part.jvp({key: d_params[name] for key, name in link.names.items()}, d)
+        return torch.zeros_like(self.output) if d is None else d
+
+    @torch.no_grad()
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Last layer to first."""
+        gradients: dict[str, Tensor] = {}
+        pulled: Tensor | None = cotangent
+        for link, onward in self._backwards(want_inputs):
+            assert pulled is not None
+            parts, pulled = link.part.vjp(pulled, onward)
+            gradients.update({link.names[key]: value for key, value in parts.items()})
+        return gradients, pulled if want_inputs else None
+
+    @torch.no_grad()
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Last layer to first, m cotangents at once."""
+        rows: dict[str, Tensor] = {}
+        pulled: Tensor | None = seeds
+        for link, onward in self._backwards(want_inputs):
+            assert pulled is not None
+            parts, pulled = link.part.jacobian(pulled, onward)
+            rows.update({link.names[key]: value for key, value in parts.items()})
+        return rows, pulled if want_inputs else None
+
+    def _backwards(self, want_inputs: bool) -> list[tuple[Link, bool]]:
+        """Layers from the last to the first that is needed, and whether the cotangent must go on from there."""
+        first = 0
+        if not want_inputs:
+            first = next((i for i, link in enumerate(self.links) if link.names), len(self.links))
+        needed = self.links[first:]
+        return [(link, want_inputs or i > 0) for i, link in reversed(list(enumerate(needed)))]

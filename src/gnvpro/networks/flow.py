@@ -1,0 +1,235 @@
+"""What NeuralODE and ResNet share: an opening layer, then a flow through time, and the derivative of both.
+
+    u(0) = tanh(K_in y + b_in),    then stages i = 0, 1, ... of the form    k_i = tanh(M_i u_i + b_i)
+
+where the stage states u_i are linear combinations of earlier u's and k's. A tangent and a cotangent go through the same
+stages with tanh replaced by the slope 1 - k_i^2:
+
+    tangent     dk_i = s_i * (M_i du_i + dM_i u_i + db_i)
+    cotangent   g_i  = s_i * (cotangent of k_i),   d/dM_i = g_i u_i^T,  d/db_i = g_i,   and M_i^T g_i flows back to u_i
+
+so states, slopes and matrices are kept once, when linearising. The weight parts of all stages are *one* batched product,
+[dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which is left with two small operations
+a stage.
+
+Legend: arrays are feature-major, (width, samples), because the matrices are small and the samples many, and because
+per-sample Jacobians (parameter, seed, sample) then grow along their last axis.
+    states   (stages, width + 1, n)   u_i, and a row of ones for the bias
+    slopes   (stages, width, n)       s_i times the weight with which k_i enters the next state
+    matrices (stages, width, width)   M_i
+    drive    (stages, width, n)       dM_i u_i + db_i
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class TangentFlow(ABC):
+    """Derivative of a flow u(0) -> u(final_time), feature-major."""
+
+    def __init__(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor, weights: Tensor) -> None:
+        width, n = states[0].shape
+        self.states = matrices.new_ones(len(states), width + 1, n)
+        torch.stack(states, out=self.states[:, :width])
+        k = torch.stack(activations)
+        weights = weights[:, None, None]
+        self.slopes = torch.addcmul(weights, k * weights, k, value=-1)
+        self.matrices = matrices
+
+    @abstractmethod
+    def push(self, d_states: Tensor, drive: Tensor | None) -> Tensor:
+        """Tangent (width, n) carried from the initial to the final time; overwrites `drive`."""
+
+    @abstractmethod
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """Stage cotangents g (stages, width, m, n) and the initial cotangent, from the final one (width, m, n)."""
+
+    @abstractmethod
+    def stage_weights(self, d_nodes: Tensor) -> Tensor:
+        """[dM, db] (stages, width, width + 1) from nodal [dK, db]."""
+
+    @abstractmethod
+    def node_weights(self, d_stages: Tensor) -> Tensor:
+        """Transpose of `stage_weights`."""
+
+    @abstractmethod
+    def node_jacobians(self, g: Tensor) -> Tensor:
+        """Per-sample derivatives in K, (nodes, width, width, m, n), from the stage cotangents."""
+
+    @abstractmethod
+    def bias_jacobians(self, g: Tensor) -> Tensor:
+        """Per-sample derivatives in b, (nodes, width, m, n), from the stage cotangents."""
+
+
+@dataclass(frozen=True)
+class FlowLinearization:
+    """Output of a flow network and its derivative at a point; see `gnvpro.linearize.Linearization`."""
+
+    output: Tensor
+    shapes: Mapping[str, torch.Size]
+    inputs: Tensor  # (n, n_inputs)
+    K_in: Tensor
+    opening_slope: Tensor  # (width, n)
+    flow: TangentFlow
+
+    @torch.no_grad()
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """Directional derivative of the output."""
+        d_states = None
+        if "K_in" in d_params:
+            d_states = d_params["K_in"] @ self.inputs.T
+        if d_inputs is not None:
+            flowing = self.K_in @ d_inputs.reshape(self.inputs.shape).T
+            d_states = flowing if d_states is None else d_states.add_(flowing)
+        if "b_in" in d_params:
+            d_bias = d_params["b_in"][:, None]
+            d_states = d_bias.expand_as(self.opening_slope).clone() if d_states is None else d_states.add_(d_bias)
+        d_states = torch.zeros_like(self.opening_slope) if d_states is None else d_states.mul_(self.opening_slope)
+        d_states = self.flow.push(d_states, self._drive(d_params))
+        return d_states.T.reshape(self.output.shape)
+
+    def _drive(self, d_params: Mapping[str, Tensor]) -> Tensor | None:
+        dK, db = d_params.get("K"), d_params.get("b")
+        if dK is None and db is None:
+            return None
+        width = self.K_in.shape[0]
+        if dK is None or db is None:
+            d_nodes = self.K_in.new_zeros(len(dK if dK is not None else db), width, width + 1)  # type: ignore[arg-type]
+            if dK is not None:
+                d_nodes[..., :width] = dK
+            if db is not None:
+                d_nodes[..., width] = db
+        else:
+            d_nodes = torch.cat((dK, db[..., None]), dim=-1)
+        return self.flow.stage_weights(d_nodes) @ self.flow.states
+
+    @torch.no_grad()
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Transpose of `jvp`."""
+        width = self.K_in.shape[0]
+        g, pulled = self.flow.pull(cotangent.reshape(-1, width).T.contiguous()[:, None])
+        gradients = {}
+        if "K" in self.shapes or "b" in self.shapes:
+            d_nodes = self.flow.node_weights(g[:, :, 0] @ self.flow.states.mT)
+            gradients = {"K": d_nodes[..., :width], "b": d_nodes[..., width]}
+        g_in = pulled[:, 0] * self.opening_slope
+        if "K_in" in self.shapes:
+            gradients["K_in"] = g_in @ self.inputs
+        if "b_in" in self.shapes:
+            gradients["b_in"] = g_in.sum(1)
+        d_inputs = (g_in.T @ self.K_in).reshape(*self.output.shape[:-1], -1) if want_inputs else None
+        return {name: gradients[name] for name in self.shapes}, d_inputs
+
+    @torch.no_grad()
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Per-sample derivatives (numel, m, n) of m cotangents a sample; see `Linearization.jacobian`."""
+        m, n, width = seeds.shape
+        g, pulled = self.flow.pull(seeds.permute(2, 0, 1).contiguous())
+        g_in = pulled * self.opening_slope[:, None]
+        rows = {}
+        for name in self.shapes:
+            if name == "K":
+                rows[name] = self.flow.node_jacobians(g).view(-1, m, n)
+            elif name == "b":
+                rows[name] = self.flow.bias_jacobians(g).view(-1, m, n)
+            elif name == "K_in":
+                rows[name] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).view(-1, m, n)
+            else:
+                rows[name] = g_in
+        d_inputs = (self.K_in.T @ g_in.view(width, -1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None
+        return rows, d_inputs
+
+
+class Flow(nn.Module, ABC):
+    """An opening layer tanh(K_in y + b_in), then `depth` steps through [0, final_time] with weights K, b on nodes."""
+
+    nodal_parameters: ClassVar[tuple[str, ...]] = ("K", "b")
+
+    def __init__(
+        self,
+        n_inputs: int,
+        width: int,
+        depth: int,
+        final_time: float,
+        n_nodes: int,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        if min(n_inputs, width, depth) < 1:
+            raise ValueError(f"n_inputs, width and depth must be at least 1, got {n_inputs}, {width}, {depth}")
+        super().__init__()
+        self.n_inputs, self.width, self.depth, self.final_time = n_inputs, width, depth, final_time
+        self.K_in = nn.Parameter(torch.empty(width, n_inputs, device=device, dtype=dtype))
+        self.b_in = nn.Parameter(torch.empty(width, device=device, dtype=dtype))
+        self.K = nn.Parameter(torch.empty(n_nodes, width, width, device=device, dtype=dtype))
+        self.b = nn.Parameter(torch.empty(n_nodes, width, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw K_in and K from N(0, 2 / fan_in), K once for all times; biases are zero."""
+        self.K_in.normal_(std=(2 / self.n_inputs) ** 0.5)
+        self.K[0].normal_(std=(2 / self.width) ** 0.5)
+        self.K[1:] = self.K[0]
+        self.b_in.zero_()
+        self.b.zero_()
+
+    @property
+    def time_step(self) -> float:
+        """Length of one step, final_time / depth."""
+        return self.final_time / self.depth
+
+    @abstractmethod
+    def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Matrices (stages, width, width) and biases (stages, width) of the stages, from the nodal weights."""
+
+    @abstractmethod
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, record: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Carry u (width, n) to the final time; append each stage's state and activation to `record`."""
+
+    @abstractmethod
+    def tangent(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor) -> TangentFlow:
+        """Derivative of `advance` at the recorded states."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features (..., width) of inputs (..., n_inputs)."""
+        u = _open(inputs.reshape(-1, self.n_inputs), self.K_in, self.b_in)
+        u = self.advance(u, *self.stages(self.K, self.b), [])
+        return u.T.reshape(*inputs.shape[:-1], self.width)
+
+    @torch.no_grad()
+    def linearize(self, params: Mapping[str, Tensor], inputs: Tensor) -> FlowLinearization | None:
+        """Output and derivative at the given parameter values; the rule `gnvpro.linearize` looks for."""
+        if inputs.dim() != 2:
+            return None
+        own = {name: p.detach() for name, p in self.named_parameters()}
+        values = {name: params.get(name, p) for name, p in own.items()}
+        u = _open(inputs, values["K_in"], values["b_in"])
+        matrices, biases = self.stages(values["K"], values["b"])
+        record: list[tuple[Tensor, Tensor]] = []
+        final = self.advance(u, matrices, biases, record)
+        states, activations = map(list, zip(*record, strict=True))
+        return FlowLinearization(
+            output=final.T.reshape(*inputs.shape[:-1], self.width),
+            shapes={name: p.shape for name, p in params.items()},
+            inputs=inputs,
+            K_in=values["K_in"],
+            opening_slope=1 - u * u,
+            flow=self.tangent(states, activations, matrices),
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes, for `repr`."""
+        return f"n_inputs={self.n_inputs}, width={self.width}, depth={self.depth}, final_time={self.final_time:g}"
+
+
+def _open(inputs: Tensor, K_in: Tensor, b_in: Tensor) -> Tensor:
+    """Opening layer tanh(K_in y + b_in), feature-major."""
+    return torch.tanh(torch.addmm(b_in[:, None], K_in, inputs.T))

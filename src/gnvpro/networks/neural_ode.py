@@ -1,0 +1,186 @@
+"""Neural ODE with an antisymmetric right-hand side, integrated by RK4.
+
+    u(0) = tanh(K_in y + b_in),    u' = tanh(A(t) u + b(t)),    A = K - K^T - gamma I,    t in [0, final_time]
+
+K and b are given on the depth + 1 nodes of `depth` equal steps h; at mid-steps they are averages of the two neighbours.
+The eigenvalues of A have real part -gamma, so the flow neither explodes nor forgets. One step, with A_0, A_m, A_1 at its
+beginning, middle and end:
+
+    k1 = tanh(A_0 u + b_0)              u2 = u + h/2 k1
+    k2 = tanh(A_m u2 + b_m)             u3 = u + h/2 k2
+    k3 = tanh(A_m u3 + b_m)             u4 = u + h k3
+    k4 = tanh(A_1 u4 + b_1)             u <- u + h/6 (k1 + 2 k2 + 2 k3 + k4)
+
+For the tangent, the last line is written u <- (u2 + 2 u3 + u4 - u) / 3 + h/6 k4, so that each k is used once, as a product
+with its slope.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.networks.flow import Flow, TangentFlow
+
+
+class NeuralODE(Flow):
+    """Feature extractor: the state at `final_time` of an antisymmetric neural ODE.
+
+    >>> net = nn.Sequential(NeuralODE(55, 8, depth=2), nn.Linear(8, 72))
+    >>> net(torch.zeros(4, 55)).shape
+    torch.Size([4, 72])
+    """
+
+    def __init__(
+        self,
+        n_inputs: int,
+        width: int,
+        depth: int,
+        final_time: float = 4.0,
+        gamma: float = 1e-4,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(n_inputs, width, depth, final_time, depth + 1, device, dtype)
+        self.gamma = gamma
+
+    @torch.no_grad()
+    def prolongated(self) -> NeuralODE:
+        """The same ODE on twice as many steps: nodal weights are interpolated linearly, all else is kept."""
+        # On the meta device nothing is drawn, so prolongation leaves the random state alone.
+        fine = NeuralODE(self.n_inputs, self.width, 2 * self.depth, self.final_time, self.gamma, device="meta")
+        for name, p in self.named_parameters():
+            value = interpolated(p) if name in self.nodal_parameters else p.clone()
+            setattr(fine, name, nn.Parameter(value, requires_grad=p.requires_grad))
+        return fine.train(self.training)
+
+    def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of the four stages of every step."""
+        A = K - K.mT
+        A.diagonal(dim1=-2, dim2=-1).sub_(self.gamma)
+        return node_to_stage(A), node_to_stage(b)
+
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, record: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """RK4 steps."""
+        h = self.time_step
+        A, b = matrices.unbind(), biases[..., None].unbind()
+        for j in range(0, len(A), 4):
+            k1 = torch.tanh(torch.addmm(b[j], A[j], u))
+            u2 = torch.add(u, k1, alpha=h / 2)
+            k2 = torch.tanh(torch.addmm(b[j + 1], A[j + 1], u2))
+            u3 = torch.add(u, k2, alpha=h / 2)
+            k3 = torch.tanh(torch.addmm(b[j + 2], A[j + 2], u3))
+            u4 = torch.add(u, k3, alpha=h)
+            k4 = torch.tanh(torch.addmm(b[j + 3], A[j + 3], u4))
+            record += [(u, k1), (u2, k2), (u3, k3), (u4, k4)]
+            u = torch.add(u, torch.add(k1 + k4, k2 + k3, alpha=2), alpha=h / 6)
+        return u
+
+    def tangent(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor) -> TangentFlow:
+        """Derivative of the RK4 steps."""
+        h = self.time_step
+        weights = matrices.new_tensor([h / 2, h / 2, h, h / 6]).repeat(self.depth)
+        return TangentRK4(states, activations, matrices, weights)
+
+    def extra_repr(self) -> str:
+        """Sizes, for `repr`."""
+        return f"{super().extra_repr()}, gamma={self.gamma:g}"
+
+
+class TangentRK4(TangentFlow):
+    """Derivative of the RK4 steps; the slopes carry h/2, h/2, h and h/6."""
+
+    def push(self, d_states: Tensor, drive: Tensor | None) -> Tensor:
+        """Tangent through the steps."""
+        if drive is None:
+            drive = torch.zeros_like(self.slopes)
+        A, s, x = self.matrices.unbind(), self.slopes.unbind(), drive.unbind()
+        d1 = d_states
+        for j in range(0, len(A), 4):
+            d2 = torch.addcmul(d1, s[j], x[j].addmm_(A[j], d1))
+            d3 = torch.addcmul(d1, s[j + 1], x[j + 1].addmm_(A[j + 1], d2))
+            d4 = torch.addcmul(d1, s[j + 2], x[j + 2].addmm_(A[j + 2], d3))
+            last = x[j + 3].addmm_(A[j + 3], d4)
+            d1 = d4.add_(d2).sub_(d1).add_(d3, alpha=2).div_(3).addcmul_(s[j + 3], last)
+        return d1
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """Cotangent through the steps, backwards."""
+        width, m, n = cotangent.shape
+        stages = len(self.slopes)
+        g = cotangent.new_empty(stages, width, m, n)
+        shape = (width, m, n)
+        A, s, gs, flat = (
+            self.matrices.mT.unbind(),
+            self.slopes[:, :, None].unbind(),
+            g.unbind(),
+            g.view(stages, width, -1),
+        )
+        f = flat.unbind()
+        stacked = self.matrices.view(stages // 4, 4 * width, width).mT.unbind()
+        stacked_g = g.view(stages // 4, 4 * width, m * n).unbind()
+        c = cotangent.view(width, m * n)
+        for j in reversed(range(0, stages, 4)):
+            torch.mul(s[j + 3], c.view(shape), out=gs[j + 3])
+            torch.mul(s[j + 2], torch.addmm(c, A[j + 3], f[j + 3], beta=1 / 3).view(shape), out=gs[j + 2])
+            torch.mul(s[j + 1], torch.addmm(c, A[j + 2], f[j + 2], beta=2 / 3).view(shape), out=gs[j + 1])
+            torch.mul(s[j], torch.addmm(c, A[j + 1], f[j + 1], beta=1 / 3).view(shape), out=gs[j])
+            c = torch.addmm(c, stacked[j // 4], stacked_g[j // 4])
+        return g, c.view(shape)
+
+    def stage_weights(self, d_nodes: Tensor) -> Tensor:
+        """Skew part of dK, then nodes to stages."""
+        skew = d_nodes.clone()
+        skew[..., :-1].sub_(d_nodes[..., :-1].mT)
+        return node_to_stage(skew)
+
+    def node_weights(self, d_stages: Tensor) -> Tensor:
+        """Stages to nodes, then the skew part of dK."""
+        d_nodes = stage_to_node(d_stages)
+        dA = d_nodes[..., :-1].clone()
+        d_nodes[..., :-1].sub_(dA.mT)
+        return d_nodes
+
+    def node_jacobians(self, g: Tensor) -> Tensor:
+        """Outer products g u' of six stages a node, then their skew part."""
+        stages, width, m, n = g.shape
+        J = g.new_zeros(stages // 4 + 1, width, width, m, n)
+        left, right = g[:, :, None], self.states[:, None, :-1, None]
+        for j in range(stages):
+            step, stage = divmod(j, 4)
+            for node, weight in STAGE_NODES[stage]:
+                J[step + node].addcmul_(left[j], right[j], value=weight)
+        return J - J.transpose(1, 2)
+
+    def bias_jacobians(self, g: Tensor) -> Tensor:
+        """Stage cotangents gathered on the nodes."""
+        return stage_to_node(g)
+
+
+# Nodes (0: beginning, 1: end of the step) and weights that make up the weights of each of the four stages.
+STAGE_NODES = (((0, 1.0),), ((0, 0.5), (1, 0.5)), ((0, 0.5), (1, 0.5)), ((1, 1.0),))
+
+
+def node_to_stage(nodes: Tensor) -> Tensor:
+    """Values at the stages of every step: beginning, middle, middle, end."""
+    middle = torch.lerp(nodes[:-1], nodes[1:], 0.5)
+    return torch.stack((nodes[:-1], middle, middle, nodes[1:]), dim=1).flatten(0, 1)
+
+
+def stage_to_node(stages: Tensor) -> Tensor:
+    """Transpose of `node_to_stage`."""
+    first, second, third, fourth = stages.unflatten(0, (-1, 4)).unbind(1)
+    middle = (second + third).div_(2)
+    nodes = stages.new_zeros(len(middle) + 1, *stages.shape[1:])
+    torch.add(first, middle, out=nodes[:-1])
+    nodes[1:] += middle.add_(fourth)
+    return nodes
+
+
+def interpolated(nodes: Tensor) -> Tensor:
+    """Nodal values on twice as many intervals, by linear interpolation."""
+    fine = nodes.new_empty(2 * len(nodes) - 1, *nodes.shape[1:])
+    fine[0::2] = nodes
+    fine[1::2] = torch.lerp(nodes[:-1], nodes[1:], 0.5)
+    return fine
