@@ -1,1 +1,36 @@
-"""Train any PyTorch network that ends in a linear layer by eliminating that layer."""
+"""Train any PyTorch network that ends in a linear layer by eliminating that layer.
+
+    outputs = features(inputs, theta) W'          W(theta) = the best head for these features
+
+Variable projection trains theta alone, on the reduced objective Phi(W(theta), theta), with a Gauss-Newton-Krylov
+trust-region method; for least squares, logistic and multinomial regression, and any other convex loss.
+"""
+
+from gnvpro import networks
+from gnvpro.history import History, Record
+from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.newton import Newton, NewtonKrylov
+from gnvpro.operators import LinearOperator
+from gnvpro.penalties import Tikhonov, time_differences
+from gnvpro.status import Status
+from gnvpro.training import Result, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HalfSquaredError",
+    "History",
+    "LinearOperator",
+    "Logistic",
+    "Loss",
+    "Multinomial",
+    "Newton",
+    "NewtonKrylov",
+    "Record",
+    "Result",
+    "Status",
+    "Tikhonov",
+    "networks",
+    "time_differences",
+    "train",
+]

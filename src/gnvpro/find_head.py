@@ -1,0 +1,160 @@
+"""Finding the head: the linear layer whose output is the model's output, found by running the model.
+
+Registration order says nothing about what runs last, so the model is run once on a few samples with a hook on every
+module. The head is the `nn.Linear`, or 1x1 `nn.Conv2d`, that returned the very tensor the model returned. The same run
+tells which module, if any, is the whole feature extractor: the one that took the model's input and returned the head's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Head = nn.Linear | nn.Conv2d
+
+REMEDY = (
+    "end the model in nn.Linear (or a 1x1 nn.Conv2d) and leave the final activation to the loss: "
+    "loss='multinomial' takes logits, not probabilities"
+)
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Where the head is, and the module that computes its input from the model's input, where there is one."""
+
+    head_name: str
+    head: Head
+    body_name: str | None
+    output_shape: tuple[int, ...]  # of one sample
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a module was given and returned in one call."""
+
+    name: str
+    module: nn.Module
+    input: Any
+    output: Any
+    version: int
+
+
+def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
+    """The head of the model, checked to be one that can be eliminated."""
+    calls, output = _run(model, inputs)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
+    last = [call for call in calls if _is_head(call.module) and _same(call, output)]
+    if name is not None:
+        modules = dict(model.named_modules())
+        if name not in modules:
+            near = difflib.get_close_matches(name, modules, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(repr(m) for m in modules if m)}"
+            raise ValueError(f"head={name!r} is not a module of the model; {hint}")
+        if not _is_head(modules[name]):
+            raise ValueError(f"head={name!r} is {_short(modules[name])}, not nn.Linear or a 1x1 nn.Conv2d; {REMEDY}")
+        if modules[name] not in [call.module for call in last]:
+            raise ValueError(f"head={name!r} does not compute the model's output; {_what_does(calls, output)}")
+        last = [call for call in last if call.module is modules[name]]
+    if not last:
+        raise ValueError(f"the model's output is not the output of a linear layer; {_what_does(calls, output)}; {REMEDY}")
+    call = last[-1]
+    head = call.module
+    assert isinstance(head, nn.Linear | nn.Conv2d)
+    if sum(other.module is head for other in calls) > 1:
+        raise ValueError(f"head {call.name!r} runs more than once in a forward pass; only a head that runs once can be eliminated")
+    _check_head(model, call.name, head)
+    return Anatomy(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
+
+
+def _run(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], Any]:
+    calls: list[_Call] = []
+
+    def watch(name: str, module: nn.Module) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            version = output._version if isinstance(output, Tensor) and not output.is_inference() else 0
+            calls.append(_Call(name, module, args[0] if args else None, output, version))
+
+        return module.register_forward_hook(hook)
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in model.named_modules(remove_duplicate=True):
+            hooks.callback(watch(name, module).remove)
+        try:
+            output = model(inputs)
+        except Exception as error:
+            raise ValueError(
+                f"the model cannot be run on inputs of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
+            ) from error
+    return calls, output
+
+
+def _is_head(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        one = (1, 1)
+        return module.kernel_size == one and module.stride == one and module.padding in ((0, 0), "valid", "same") and module.groups == 1
+    return isinstance(module, nn.Linear)
+
+
+def _same(call: _Call, tensor: Tensor) -> bool:
+    """Whether the call returned this very tensor, and nobody wrote into it since."""
+    out = call.output
+    return (
+        isinstance(out, Tensor)
+        and out.shape == tensor.shape
+        and out.data_ptr() == tensor.data_ptr()
+        and out._version == call.version
+    )
+
+
+def _what_does(calls: list[_Call], output: Tensor) -> str:
+    """A sentence on which module computes the model's output."""
+    makers = [call for call in calls if call.name and _same(call, output)]
+    if makers:
+        return f"it is the output of {makers[0].name!r}, {_short(makers[0].module)}"
+    return "it is computed by an operation outside of any submodule"
+
+
+def _short(module: nn.Module) -> str:
+    return f"nn.{type(module).__name__}" if type(module).__module__.startswith("torch.nn") else type(module).__name__
+
+
+def _check_head(model: nn.Module, name: str, head: Head) -> None:
+    own = dict(head.named_parameters(recurse=False))
+    if not isinstance(own.get("weight"), nn.Parameter):
+        raise ValueError(
+            f"head {name!r} has a parametrised weight (weight norm, spectral norm?), which cannot be eliminated; "
+            "use a plain nn.Linear"
+        )
+    frozen = [key for key, p in own.items() if not p.requires_grad]
+    if frozen:
+        raise ValueError(
+            f"head {name!r} has requires_grad=False on its {' and '.join(frozen)}; "
+            "the head is what is eliminated: set requires_grad=True"
+        )
+    ids = {id(p) for p in own.values()}
+    for other, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in ids and other.rpartition(".")[0] != name:
+            raise ValueError(
+                f"parameter {other!r} is shared between the head {name!r} and the features; "
+                "the head cannot be eliminated then: give each its own parameter"
+            )
+
+
+def _find_body(calls: list[_Call], head: _Call, inputs: Tensor) -> str | None:
+    for call in calls:
+        if (
+            call.name
+            and call.input is inputs
+            and isinstance(head.input, Tensor)
+            and isinstance(call.output, Tensor)
+            and _same(call, head.input)
+            and call.module is not head.module
+        ):
+            return call.name
+    return None

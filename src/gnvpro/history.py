@@ -1,0 +1,86 @@
+"""What a training run did, one record an iteration."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One iteration: the last accepted model after it, and the trial that was made.
+
+    The first record of a run is its start, before any trial: `accepted` is true there and what only a trial has is None.
+    """
+
+    iteration: int
+    loss: float  # Phi: misfit and penalties, on the batch trained on
+    misfit: float
+    gradient_norm: float | None
+    radius: float | None  # that bounded the trial
+    ratio: float | None  # actual over predicted reduction
+    rank: int | None  # dimension of the space the step was taken from
+    accepted: bool
+    work: float  # work units since the start of the run
+    seconds: float
+    inner_seconds: float  # of these, spent on eliminating the head
+    accuracy: float | None = None
+    validation_loss: float | None = None  # misfit on the validation set, without penalties
+    validation_accuracy: float | None = None
+    solver: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+class History(Sequence[Record]):
+    """The records of a run, in order."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._records = list(records)
+
+    def append(self, record: Record) -> None:
+        """Add the record of one more iteration."""
+        self._records.append(record)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> History: ...
+    def __getitem__(self, index: int | slice) -> Record | History:
+        return History(self._records[index]) if isinstance(index, slice) else self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        if not self._records:
+            return "History(empty)"
+        first, last = self._records[0], self._records[-1]
+        return f"History({len(self)} records, loss {first.loss:.4g} -> {last.loss:.4g}, {last.work:g} work units)"
+
+    def column(self, name: str) -> list[Any]:
+        """One field of every record."""
+        return [getattr(record, name) for record in self._records]
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write one line a record; what a record does not have stays empty."""
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(FIELDS)
+            writer.writerows([getattr(record, name) for name in FIELDS] for record in self._records)
+
+    def to_dataframe(self) -> Any:
+        """The records as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: pip install 'gnvpro[pandas]'") from error
+        return pandas.DataFrame([record.to_dict() for record in self._records], columns=FIELDS)
+
+
+FIELDS = [field.name for field in dataclasses.fields(Record)]

@@ -1,0 +1,287 @@
+"""A user's nn.Module seen as features and a head: theta as one vector, the features and their linearisation.
+
+    outputs = features(inputs, theta) W'
+
+The features are the input of the head, flattened to rows: one a sample, or one a pixel (1x1 convolution) or position
+(linear layer on sequences). theta is every trainable parameter outside of the head, in the order of
+`model.named_parameters()`, as one float64 vector; the network computes in its own dtype.
+
+Derivatives come from the layers' own formulas (`gnvpro.linearize`) where all layers have one. Otherwise by automatic
+differentiation: J' u is a backward pass, and since J' u is linear in u, differentiating it once more along v gives J v
+for about the price of another.
+
+This file counts the work: one unit is one pass, forward or backward, over all training samples.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gnvpro.find_head import Anatomy
+from gnvpro.linearize import linearize
+
+
+@dataclass
+class WorkMeter:
+    """Counts passes over samples, and the seconds that eliminating the head took."""
+
+    total_samples: int
+    sample_passes: int = 0
+    inner_seconds: float = 0.0
+
+    def count(self, samples: int, passes: int = 1) -> None:
+        """A number of passes over that many samples."""
+        self.sample_passes += samples * passes
+
+    @property
+    def work(self) -> float:
+        """Work units so far."""
+        return self.sample_passes / self.total_samples
+
+
+@dataclass(frozen=True)
+class FeatureLinearization:
+    """Features at one theta, and their Jacobian there, by chunks of samples."""
+
+    features: Tensor  # (rows, n_features), in the network's dtype
+    jvp: Callable[[Tensor], Tensor]
+    vjp: Callable[[Tensor], Tensor]
+
+
+@dataclass
+class SeparableNetwork:
+    """Features and head of a model, and the vector theta."""
+
+    model: nn.Module
+    anatomy: Anatomy
+    meter: WorkMeter
+    chunk: int | None = None  # samples a pass takes at a time; None: all
+    names: list[str] = field(init=False)
+    shapes: list[tuple[int, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        head = {id(p) for p in self.anatomy.head.parameters()}
+        self._parameters = {
+            name: p for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in head
+        }
+        self.names = list(self._parameters)
+        self.shapes = [tuple(p.shape) for p in self._parameters.values()]
+        self._sizes = [p.numel() for p in self._parameters.values()]
+
+    # -- the head
+
+    @property
+    def bias(self) -> bool:
+        """Whether the head has a bias."""
+        return self.anatomy.head.bias is not None
+
+    @property
+    def n_features(self) -> int:
+        """The number of features, without the column of ones."""
+        return self.anatomy.head.weight.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """The number of outputs."""
+        return self.anatomy.head.weight.shape[0]
+
+    def W(self) -> Tensor:
+        """The model's own head, the bias as last column."""
+        head = self.anatomy.head
+        weight = head.weight.detach().reshape(self.n_targets, self.n_features).to(torch.float64)
+        return weight if head.bias is None else torch.cat([weight, head.bias.detach().to(torch.float64)[:, None]], 1)
+
+    def rows(self, values: Tensor) -> Tensor:
+        """What the head takes or gives, one row for each of its applications."""
+        if isinstance(self.anatomy.head, nn.Conv2d):
+            values = values.movedim(1, -1)
+        return values.reshape(-1, values.shape[-1])
+
+    def target_rows(self, targets: Tensor) -> Tensor:
+        """Targets as one row for each application of the head, or one label where they are labels."""
+        if len(self.anatomy.output_shape) == 1:
+            return targets
+        return self.rows(targets) if targets.ndim == len(self.anatomy.output_shape) + 1 else targets.reshape(-1)
+
+    def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        if isinstance(self.anatomy.head, nn.Conv2d):
+            n, c, *pixels = shape
+            return rows.reshape(n, *pixels, c).movedim(-1, 1)
+        return rows.reshape(shape)
+
+    # -- theta
+
+    @property
+    def n_theta(self) -> int:
+        """The number of trainable parameters outside of the head."""
+        return sum(self._sizes)
+
+    @property
+    def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parameters in theta."""
+        return list(zip(self.names, self.shapes, strict=True))
+
+    def theta(self) -> Tensor:
+        """The model's own theta, as a float64 vector."""
+        parts = [p.detach().reshape(-1).to(torch.float64) for p in self._parameters.values()]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.anatomy.head.weight.device)
+
+    def split(self, theta: Tensor) -> dict[str, Tensor]:
+        """A vector like theta as tensors by parameter name, in each parameter's dtype."""
+        pieces = theta.split(self._sizes)
+        return {
+            name: piece.reshape(p.shape).to(p.dtype)
+            for (name, p), piece in zip(self._parameters.items(), pieces, strict=True)
+        }
+
+    def join(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split`; parameters that are missing count as zero."""
+        return torch.cat([
+            tensors[name].reshape(-1).to(torch.float64) if name in tensors else p.new_zeros(p.numel(), dtype=torch.float64)
+            for name, p in self._parameters.items()
+        ])
+
+    def store(self, theta: Tensor, W: Tensor) -> None:
+        """Write theta and W into the model."""
+        head = self.anatomy.head
+        with torch.no_grad():
+            for name, value in self.split(theta).items():
+                self._parameters[name].copy_(value)
+            head.weight.copy_(W[:, : self.n_features].reshape(head.weight.shape))
+            if head.bias is not None:
+                head.bias.copy_(W[:, -1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the head, and so its input, is computed in."""
+        return self.anatomy.head.weight.dtype
+
+    # -- passes
+
+    def features(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Features without derivatives, not counted as work: for validation and prediction."""
+        params = self.split(theta)
+        with torch.no_grad():
+            return torch.cat([self.rows(self._run(params, part)) for part in self._chunks(inputs)])
+
+    def linearize(self, theta: Tensor, inputs: Tensor) -> FeatureLinearization:
+        """Features and their Jacobian: one forward pass."""
+        params = self.split(theta)
+        samples = inputs.shape[0]
+        self.meter.count(samples)
+        parts = [self._linearize_chunk(params, part) for part in self._chunks(inputs)]
+        sizes = [part.features.shape[0] for part in parts]
+
+        def jvp(d_theta: Tensor) -> Tensor:
+            self.meter.count(samples)
+            return torch.cat([part.jvp(d_theta) for part in parts]).to(torch.float64)
+
+        def vjp(d_features: Tensor) -> Tensor:
+            self.meter.count(samples)
+            pieces = d_features.to(self.dtype).split(sizes)
+            return torch.stack([part.vjp(piece) for part, piece in zip(parts, pieces, strict=True)]).sum(0)
+
+        return FeatureLinearization(torch.cat([part.features for part in parts]), jvp, vjp)
+
+    def _chunks(self, inputs: Tensor) -> Sequence[Tensor]:
+        return inputs.split(self.chunk) if self.chunk else [inputs]
+
+    def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
+        return self._by_layers(params, inputs) or self._by_autodiff(params, inputs)
+
+    def _by_layers(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization | None:
+        """The layers' own formulas; None where some layer has none."""
+        body, prefix = self._body
+        if body is None:
+            return None
+        inside = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+        layers = linearize(body, inside, inputs)
+        if layers is None:
+            return None
+        shape = layers.output.shape
+
+        def jvp(d_theta: Tensor) -> Tensor:
+            d_params = {n.removeprefix(prefix): v for n, v in self.split(d_theta).items() if n.startswith(prefix)}
+            return self.rows(layers.jvp(d_params, None))
+
+        def vjp(d_rows: Tensor) -> Tensor:
+            gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
+            return self.join({prefix + name: value for name, value in gradients.items()})
+
+        return FeatureLinearization(self.rows(layers.output), jvp, vjp)
+
+    @property
+    def _body(self) -> tuple[nn.Module | None, str]:
+        """The feature extractor as a module, and what its parameters' names begin with in the model."""
+        if self.anatomy.body_name is not None:
+            return self.model.get_submodule(self.anatomy.body_name), self.anatomy.body_name + "."
+        chain = _without_head(self.model, self.anatomy.head)
+        return chain, ""
+
+    def _by_autodiff(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        variables = tuple(leaves.values())
+        with torch.enable_grad():
+            output = self._run(leaves, inputs)
+            rows = self.rows(output)
+        transposed: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+
+        def pull_back(cotangent: Tensor, keep: bool) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(
+                rows, variables, cotangent, retain_graph=True, create_graph=keep, allow_unused=True, materialize_grads=True
+            )
+
+        def jvp(d_theta: Tensor) -> Tensor:
+            if not rows.requires_grad:
+                return torch.zeros_like(rows)
+            if not transposed:
+                with torch.enable_grad():
+                    dummy = torch.zeros_like(rows).requires_grad_()
+                    transposed.append((dummy, pull_back(dummy, True)))
+            dummy, pulled = transposed[0]
+            used = [(g, v) for g, v in zip(pulled, self.split(d_theta).values(), strict=True) if g.requires_grad]
+            if not used:
+                return torch.zeros_like(rows)
+            return torch.autograd.grad([g for g, _ in used], dummy, [v for _, v in used], retain_graph=True)[0]
+
+        def vjp(d_rows: Tensor) -> Tensor:
+            if not rows.requires_grad:
+                return self.join({})
+            return self.join(dict(zip(leaves, pull_back(d_rows, False), strict=True)))
+
+        return FeatureLinearization(rows.detach(), jvp, vjp)
+
+    def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """The head's input at these parameters."""
+        with _returning_its_input(self.anatomy.head):
+            return functional_call(self.model, params, (inputs,))
+
+
+@contextmanager
+def _returning_its_input(head: nn.Module) -> Iterator[None]:
+    """The model returns its features while the head hands on what it is given."""
+    handle = head.register_forward_hook(lambda module, args, output: args[0])
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
+    """A chain of the model's own modules with the identity in the head's place; None where the model is not a chain."""
+    if module is head:
+        return nn.Identity()
+    if type(module).forward is not nn.Sequential.forward:
+        return None
+    names = list(module._modules)
+    tail = _without_head(module._modules[names[-1]], head) if names else None  # type: ignore[arg-type]
+    if tail is None:
+        return None
+    return nn.Sequential(OrderedDict([*list(module.named_children())[:-1], (names[-1], tail)]))

@@ -1,0 +1,218 @@
+"""Eliminating the head for any convex loss, by the trust-region Newton method that also moves theta.
+
+    gradient   (misfit gradient)' Z + a2 W
+    Hessian    D -> (H (Z D'))' Z + a2 D                      H the Hessian of the misfit in the outputs
+
+`NewtonKrylov` is the paper's: a Krylov space for each step, and the pseudo-inverse of the last one as the inverse
+Hessian. `Newton`, the default, assembles the Hessian where the head has a few hundred entries and keeps its Cholesky
+factor L. In the coordinates y = L' vec(W) the Hessian near by is almost the identity, so Krylov spaces of a few
+dimensions suffice; the factor of the last accepted point comes with the warm start, and the inverse is exact.
+
+Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and eps_abs -> rtol and atol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.head import HeadFit, WarmStart
+from gnvpro.krylov import Arnoldi, Krylov, KrylovModel, arnoldi
+from gnvpro.losses import Misfit
+from gnvpro.operators import LinearOperator, symmetric
+from gnvpro.status import Status
+from gnvpro.trust_region import TrustRegion, minimize
+
+
+@dataclass(frozen=True)
+class HeadPoint:
+    """The inner objective at one head, in the coordinates y = factor' vec(W) (or vec(W) where there is no factor)."""
+
+    objective: HeadObjective
+    x: Tensor
+    W: Tensor
+    outputs: Tensor
+    value: float
+
+    @cached_property
+    def gradient_W(self) -> Tensor:
+        """The gradient in the original coordinates."""
+        inner = self.objective
+        return inner.misfit.gradient(self.outputs).T @ inner.Z + inner.head_penalty * self.W
+
+    @property
+    def gradient_norm(self) -> float:
+        """Its Frobenius norm, which the tolerances bound."""
+        return float(torch.linalg.vector_norm(self.gradient_W))
+
+    def gradient(self) -> Tensor:
+        """The gradient in the coordinates of x."""
+        return self.objective.pull_back(self.gradient_W)
+
+    def curvature(self) -> LinearOperator:
+        """The Hessian in the coordinates of x."""
+        inner = self.objective
+        hessian_W = inner.hessian(self.outputs)
+        return symmetric(tuple(self.x.shape), lambda d_x: inner.pull_back(hessian_W(inner.to_W(d_x))))
+
+
+@dataclass(frozen=True)
+class HeadObjective:
+    """misfit(Z W') + head_penalty/2 |W|^2 as a function of W alone."""
+
+    Z: Tensor
+    misfit: Misfit
+    head_penalty: float
+    factor: Tensor | None = None
+    epsilon: float = 10 * torch.finfo(torch.float64).eps  # a sum of many terms loses a digit
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_targets, n_features)."""
+        return self.misfit.targets.shape[1], self.Z.shape[1]
+
+    def to_W(self, x: Tensor) -> Tensor:
+        """W from its coordinates: L^-T y."""
+        if self.factor is not None:
+            x = torch.linalg.solve_triangular(self.factor.T, x[:, None], upper=True)[:, 0]
+        return x.reshape(self.shape)
+
+    def from_W(self, W: Tensor) -> Tensor:
+        """The coordinates of W: L' vec(W)."""
+        return W.reshape(-1) if self.factor is None else self.factor.T @ W.reshape(-1)
+
+    def pull_back(self, gradient_W: Tensor) -> Tensor:
+        """A gradient in W as one in the coordinates: L^-1 vec(gradient)."""
+        if self.factor is None:
+            return gradient_W.reshape(-1)
+        return torch.linalg.solve_triangular(self.factor, gradient_W.reshape(-1, 1), upper=False)[:, 0]
+
+    def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """The Hessian in W as a map of dW."""
+        apply = self.misfit.hessian(outputs)
+        return lambda dW: apply(self.Z @ dW.T).T @ self.Z + self.head_penalty * dW
+
+    def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
+        """Evaluate; needs no help from a point near by."""
+        W = self.to_W(x)
+        outputs = self.Z @ W.T
+        value = self.misfit.value(outputs) + 0.5 * self.head_penalty * float(W.square().sum())
+        return HeadPoint(self, x, W, outputs, value)
+
+    def at_W(self, W: Tensor) -> HeadPoint:
+        """Evaluate at a head given as a matrix."""
+        return self.at(self.from_W(W), None)
+
+
+@dataclass(frozen=True)
+class NewtonKrylov:
+    """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian."""
+
+    max_rank: int = 100
+    krylov_rtol: float = 1e-3
+    atol: float = 1e-10
+    rtol: float = 1e-10
+    iterations: int = 400
+
+    def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
+        """The head that minimises the penalised misfit."""
+        objective = HeadObjective(Z, misfit, head_penalty)
+        first = objective.at_W(start.W if start else Z.new_zeros(objective.shape))
+        last: list[Arnoldi] = []
+
+        def build_model(point: HeadPoint) -> KrylovModel:
+            model = Krylov(self.max_rank, self.krylov_rtol)(point)
+            last[:] = [model.factors]
+            return model
+
+        tolerance = max(self.atol, self.rtol * first.gradient_norm)
+        region = TrustRegion(objective, build_model, first)
+        point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
+
+        def build_inverse() -> tuple[LinearOperator, None]:
+            factors = last[0] if last else arnoldi(point.curvature().mv, -point.gradient(), self.max_rank, self.krylov_rtol)
+            shape = objective.shape
+            return LinearOperator(
+                shape,
+                shape,
+                lambda D: factors.pseudo_inverse(D.reshape(-1)).reshape(shape),
+                lambda D: factors.pseudo_inverse_transposed(D.reshape(-1)).reshape(shape),
+            ), None
+
+        return HeadFit(point.W, point.outputs, status, done, build_inverse, exact=False)
+
+
+@dataclass(frozen=True)
+class Newton:
+    """Newton's method preconditioned by a Cholesky factor of a Hessian near by; the inverse Hessian is exact."""
+
+    atol: float = 1e-10
+    rtol: float = 1e-10
+    iterations: int = 400
+    refactor_after: int = 6  # trials; a factor that has not brought convergence by then is too old
+
+    def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
+        """The head that minimises the penalised misfit."""
+        plain = HeadObjective(Z, misfit, head_penalty)
+        point = plain.at_W(start.W if start else Z.new_zeros(plain.shape))
+        tolerance = max(self.atol, self.rtol * point.gradient_norm)
+        factor = start.factor if start else None
+        status, done = Status.ITERATIONS_SPENT, 0
+        radius: float | None = None
+        while done < self.iterations:
+            if factor is None:
+                factor = cholesky(assemble_hessian(plain, point.outputs))
+                radius = None
+            objective = HeadObjective(Z, misfit, head_penalty, factor)
+            region = TrustRegion(objective, Krylov(30, 1e-2), objective.at_W(point.W), radius)
+            budget = min(self.refactor_after, self.iterations - done)
+            point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
+            done += max(used, 1)
+            if status is not Status.ITERATIONS_SPENT:
+                break
+            factor = None
+        W, outputs = point.W, point.outputs
+
+        def build_inverse() -> tuple[LinearOperator, Tensor]:
+            exact = cholesky(assemble_hessian(plain, outputs))
+            return symmetric(
+                plain.shape, lambda D: torch.cholesky_solve(D.reshape(-1, 1), exact).reshape(plain.shape)
+            ), exact
+
+        return HeadFit(W, outputs, status, done, build_inverse, exact=True, old_factor=factor)
+
+
+def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
+    """The Hessian in vec(W) as a matrix: block (k, l) is Z' diag(h_kl) Z, h_kl the misfit's Hessian row by row."""
+    Z = objective.Z
+    (K, f), rows = objective.shape, Z.shape[0]
+    apply = objective.misfit.hessian(outputs)
+    H = Z.new_zeros((K, f, K, f))
+    chunk = max(1, 4_000_000 // (K * f))  # rows at a time, so that the weighted copies of Z stay in the cache's reach
+    for l in range(K):
+        unit = torch.zeros_like(outputs)
+        unit[:, l] = 1.0
+        h = apply(unit)[:, l:]  # blocks below the diagonal; the others by symmetry
+        for i in range(0, rows, chunk):
+            z = Z[i : i + chunk]
+            weighted = (h[i : i + chunk, :, None] * z[:, None, :]).reshape(z.shape[0], -1)
+            H[l, :, l:, :] += (z.T @ weighted).reshape(f, K - l, f)
+        H[l:, :, l, :] = H[l, :, l:, :].permute(1, 2, 0)
+    H = H.reshape(K * f, K * f)
+    H.diagonal().add_(objective.head_penalty)
+    return H
+
+
+def cholesky(H: Tensor) -> Tensor:
+    """The lower Cholesky factor, with as little added to the diagonal as makes it exist (a2 = 0 may leave H singular)."""
+    scale = float(H.diagonal().abs().max()) or 1.0
+    ridge = 0.0
+    while True:
+        factor, info = torch.linalg.cholesky_ex(H + ridge * torch.eye(H.shape[0], dtype=H.dtype, device=H.device) if ridge else H)
+        if not info.item():
+            return factor
+        ridge = 10 * ridge if ridge else 1e-15 * scale

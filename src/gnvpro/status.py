@@ -1,0 +1,20 @@
+"""How a minimisation ended, as sentences."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.Enum):
+    """Why a solver or a training run stopped."""
+
+    RUNNING = "The run has not finished."
+    CONVERGED = "The gradient is below its tolerance."
+    WORK_SPENT = "The work budget is spent."
+    ITERATIONS_SPENT = "The iteration cap is reached."
+    STEP_TOO_SMALL = "No step, however short, reduces the objective any more; the best accepted model is kept."
+    NOT_FINITE = "The derivatives at the last accepted model are not finite; that model is kept."
+    HEAD_ONLY = "The features have no trainable parameters; the head was eliminated, which is all there is to train."
+
+    def __str__(self) -> str:
+        return self.value

@@ -1,0 +1,179 @@
+"""The trust region: one loop for the head and for theta, one rule for the radius.
+
+At an accepted point a local model is built once. It answers one question, the step for a given radius, so a rejected
+trial shortens the radius and asks again:
+
+    step  = model.solve_within(radius)
+    trial = objective.at(x + step)
+    ratio = (actual reduction) / (predicted reduction)
+    accept when ratio > accept_above; shrink the radius below shrink_below, grow it above grow_above
+
+Near a minimum both reductions drown in rounding error and their quotient means nothing. Both therefore get a term of
+the size of that error (Conn, Gould, Toint: Trust-Region Methods, sec. 17.4.2): the quotient tends to one there, and
+Newton's method goes on to the accuracy that its gradient, not its objective, can resolve.
+
+Legend: Delta -> radius, x -> theta or vec W, Phi -> value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from gnvpro.operators import LinearOperator
+from gnvpro.status import Status
+
+
+class Point(Protocol):
+    """An evaluated point; derivatives are computed when asked for, once."""
+
+    @property
+    def x(self) -> Tensor:
+        """Where it is."""
+        ...
+
+    @property
+    def value(self) -> float:
+        """The objective there."""
+        ...
+
+    def gradient(self) -> Tensor:
+        """Its gradient."""
+        ...
+
+    def curvature(self) -> LinearOperator:
+        """A symmetric positive semi-definite model of its Hessian."""
+        ...
+
+
+PointT = TypeVar("PointT", bound=Point)
+
+
+class Objective(Protocol[PointT]):
+    """What the loop minimises."""
+
+    epsilon: float  # the relative rounding error of x and of the value
+
+    def at(self, x: Tensor, near: PointT | None) -> PointT:
+        """Evaluate at x; `near` is the last accepted point, for warm starts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step, its length, the reduction promised for it and the damping that gave it."""
+
+    d_x: Tensor
+    norm: float
+    predicted_reduction: float
+    damping: float
+
+
+class LocalModel(Protocol):
+    """A model of the objective around a point."""
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space its steps come from."""
+        ...
+
+    def solve_within(self, radius: float) -> Step:
+        """The best step it knows of length at most `radius`."""
+        ...
+
+
+@dataclass(frozen=True)
+class RadiusRule:
+    """When to accept, shrink and grow."""
+
+    accept_above: float = 1e-4
+    shrink_below: float = 0.25
+    grow_above: float = 0.75
+    shrink: float = 0.25
+    grow: float = 2.0
+
+    def update(self, radius: float, step_norm: float, ratio: float) -> float:
+        """The next radius. It shrinks from the step, not from the radius: a longer step was never tried."""
+        if not ratio >= self.shrink_below:  # also when the ratio is not a number
+            return self.shrink * step_norm
+        if ratio > self.grow_above and step_norm > 0.8 * radius:
+            return self.grow * step_norm
+        return radius
+
+
+@dataclass(frozen=True)
+class Iteration(Generic[PointT]):
+    """What one trial did; `point` is the last accepted point after it."""
+
+    point: PointT
+    accepted: bool
+    ratio: float
+    radius: float
+    step_norm: float
+    rank: int
+
+
+class TrustRegion(Generic[PointT]):
+    """The loop, one trial at a time; `point` is always an accepted one."""
+
+    def __init__(
+        self,
+        objective: Objective[PointT],
+        build_model: Callable[[PointT], LocalModel],
+        point: PointT,
+        radius: float | None = None,
+        rule: RadiusRule | None = None,
+    ) -> None:
+        self.objective = objective
+        self.build_model = build_model
+        self.point = point
+        self.radius = radius
+        self.rule = rule or RadiusRule()
+        self.status = Status.RUNNING
+        self.model: LocalModel | None = None
+        self._below_rounding = 0
+
+    def iterate(self) -> Iteration[PointT] | None:
+        """Try one step; None, and a `status`, where there is none to try."""
+        if not torch.isfinite(self.point.gradient()).all():
+            self.status = Status.NOT_FINITE
+            return None
+        if self.model is None:
+            self.model = self.build_model(self.point)
+        step = self.model.solve_within(math.inf if self.radius is None else self.radius)
+        radius = step.norm if self.radius is None else self.radius
+        x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
+        if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
+            self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
+            return None
+        noise = max(epsilon * abs(value), 1e-300)
+        self._below_rounding = self._below_rounding + 1 if step.predicted_reduction <= noise else 0
+        if self._below_rounding > 5:
+            self.status = Status.STEP_TOO_SMALL
+            return None
+        trial = self.objective.at(x + step.d_x, self.point)
+        ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
+        accepted = math.isfinite(trial.value) and ratio > self.rule.accept_above
+        self.radius = self.rule.update(radius, step.norm, ratio if math.isfinite(trial.value) else math.nan)
+        rank = self.model.rank
+        if accepted:
+            self.point, self.model = trial, None
+        return Iteration(self.point, accepted, ratio, radius, step.norm, rank)
+
+
+def minimize(
+    region: TrustRegion[PointT], converged: Callable[[PointT], bool], iterations: int
+) -> tuple[PointT, Status, int]:
+    """Run the loop until a point satisfies `converged`, nothing more can be done, or the trials are used up."""
+    for done in range(iterations):
+        if converged(region.point):
+            return region.point, Status.CONVERGED, done
+        if region.iterate() is None:
+            return region.point, region.status, done
+    status = Status.CONVERGED if converged(region.point) else Status.ITERATIONS_SPENT
+    return region.point, status, iterations
