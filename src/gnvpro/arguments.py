@@ -74,7 +74,9 @@ def check_inputs(name: str, inputs: object, model: nn.Module) -> Tensor:
     """Inputs as a tensor, samples first, in the model's dtype and on its device."""
     tensor = _as_tensor(name, inputs)
     if tensor.ndim < 2:
-        raise ValueError(f"{name} must have shape (samples, ...), got {tuple(tensor.shape)}; one column: inputs[:, None]")
+        raise ValueError(
+            f"{name} must have shape (samples, ...), got {tuple(tensor.shape)}; one column: inputs[:, None]"
+        )
     if tensor.shape[0] == 0:
         raise ValueError(f"{name} is empty: it has no samples")
     first = next((p for p in model.parameters() if p.is_floating_point()), None)

@@ -62,12 +62,16 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
             raise ValueError(f"head={name!r} does not compute the model's output; {_what_does(calls, output)}")
         last = [call for call in last if call.module is modules[name]]
     if not last:
-        raise ValueError(f"the model's output is not the output of a linear layer; {_what_does(calls, output)}; {REMEDY}")
+        raise ValueError(
+            f"the model's output is not the output of a linear layer; {_what_does(calls, output)}; {REMEDY}"
+        )
     call = last[-1]
     head = call.module
     assert isinstance(head, nn.Linear | nn.Conv2d)
     if sum(other.module is head for other in calls) > 1:
-        raise ValueError(f"head {call.name!r} runs more than once in a forward pass; only a head that runs once can be eliminated")
+        raise ValueError(
+            f"head {call.name!r} runs more than once in a forward pass; only a head that runs once can be eliminated"
+        )
     _check_head(model, call.name, head)
     return Anatomy(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
 
@@ -97,7 +101,12 @@ def _run(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], Any]:
 def _is_head(module: nn.Module) -> bool:
     if isinstance(module, nn.Conv2d):
         one = (1, 1)
-        return module.kernel_size == one and module.stride == one and module.padding in ((0, 0), "valid", "same") and module.groups == 1
+        return (
+            module.kernel_size == one
+            and module.stride == one
+            and module.padding in ((0, 0), "valid", "same")
+            and module.groups == 1
+        )
     return isinstance(module, nn.Linear)
 
 

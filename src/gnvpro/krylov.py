@@ -57,7 +57,8 @@ class Arnoldi:
     @cached_property
     def svd(self) -> tuple[Array, Array, Array]:
         """The thin SVD of the Hessenberg matrix."""
-        return np.linalg.svd(self.hessenberg, full_matrices=False)
+        U, s, Vt = np.linalg.svd(self.hessenberg, full_matrices=False)
+        return U, np.asarray(s, dtype=np.float64), Vt
 
     def pseudo_inverse(self, y: Tensor) -> Tensor:
         """Q_r H_r^+ Q_{r+1}' y."""
@@ -160,7 +161,9 @@ def secular_root(norm: Callable[[float], float], radius: float, beta: float) -> 
     """The damping at which |z(damping)| = radius, for a norm that falls from above the radius as damping grows."""
     # s / (s^2 + damping) <= 1 / (2 sqrt(damping)) for every s, so at this damping the step is inside for certain.
     upper = (0.5 * beta / radius) ** 2
-    return float(brentq(lambda damping: 1.0 / radius - 1.0 / norm(damping), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500))
+    return float(
+        brentq(lambda damping: 1.0 / radius - 1.0 / norm(damping), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
+    )
 
 
 @dataclass(frozen=True)

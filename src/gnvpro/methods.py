@@ -30,22 +30,42 @@ class Iterate(Protocol):
     """A model on the way: theta, W and what they achieve on the batch."""
 
     @property
-    def theta(self) -> Tensor: ...
+    def theta(self) -> Tensor:
+        """The parameters of the features."""
+        ...
+
     @property
-    def W(self) -> Tensor: ...
+    def W(self) -> Tensor:
+        """The head, its bias as last column."""
+        ...
+
     @property
-    def outputs(self) -> Tensor: ...
+    def outputs(self) -> Tensor:
+        """The outputs on the batch."""
+        ...
+
     @property
-    def value(self) -> float: ...
+    def value(self) -> float:
+        """Phi."""
+        ...
+
     @property
-    def misfit(self) -> float: ...
-    def gradient(self) -> Tensor: ...
+    def misfit(self) -> float:
+        """The mean loss."""
+        ...
+
+    def gradient(self) -> Tensor:
+        """The gradient of Phi in the variables of the method."""
+        ...
 
 
 class Method(Protocol):
     """One way to train."""
 
-    status: Status  # why `iterate` returned None
+    @property
+    def status(self) -> Status:
+        """Why `iterate` returned None."""
+        ...
 
     @property
     def point(self) -> Iterate:
@@ -112,7 +132,9 @@ def gauss_newton(
     """The trust region on the full objective, from the eliminated head."""
     first = ReducedObjective(problem, eliminator).start(theta, start)
     if first.fit is None:
-        return TrustRegionMethod(TrustRegion(ReducedObjective(problem, eliminator), krylov_within_budget(settings), first))
+        return TrustRegionMethod(
+            TrustRegion(ReducedObjective(problem, eliminator), krylov_within_budget(settings), first)
+        )
     # The forward pass that eliminated the head is the one the full objective needs at the same theta.
     point = FullPoint(problem, torch.cat([theta, first.W.reshape(-1)]), theta, first.W, first.linearization, first.Z)
     return TrustRegionMethod(TrustRegion(FullObjective(problem), krylov_within_budget(settings), point))

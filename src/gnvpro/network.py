@@ -131,7 +131,9 @@ class SeparableNetwork:
     def theta(self) -> Tensor:
         """The model's own theta, as a float64 vector."""
         parts = [p.detach().reshape(-1).to(torch.float64) for p in self._parameters.values()]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.anatomy.head.weight.device)
+        return (
+            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.anatomy.head.weight.device)
+        )
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         """A vector like theta as tensors by parameter name, in each parameter's dtype."""
@@ -143,10 +145,14 @@ class SeparableNetwork:
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """The reverse of `split`; parameters that are missing count as zero."""
-        return torch.cat([
-            tensors[name].reshape(-1).to(torch.float64) if name in tensors else p.new_zeros(p.numel(), dtype=torch.float64)
-            for name, p in self._parameters.items()
-        ])
+        return torch.cat(
+            [
+                tensors[name].reshape(-1).to(torch.float64)
+                if name in tensors
+                else p.new_zeros(p.numel(), dtype=torch.float64)
+                for name, p in self._parameters.items()
+            ]
+        )
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
@@ -235,7 +241,13 @@ class SeparableNetwork:
 
         def pull_back(cotangent: Tensor, keep: bool) -> tuple[Tensor, ...]:
             return torch.autograd.grad(
-                rows, variables, cotangent, retain_graph=True, create_graph=keep, allow_unused=True, materialize_grads=True
+                rows,
+                variables,
+                cotangent,
+                retain_graph=True,
+                create_graph=keep,
+                allow_unused=True,
+                materialize_grads=True,
             )
 
         def jvp(d_theta: Tensor) -> Tensor:

@@ -134,7 +134,9 @@ class NewtonKrylov:
         point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
 
         def build_inverse() -> tuple[LinearOperator, None]:
-            factors = last[0] if last else arnoldi(point.curvature().mv, -point.gradient(), self.max_rank, self.krylov_rtol)
+            factors = (
+                last[0] if last else arnoldi(point.curvature().mv, -point.gradient(), self.max_rank, self.krylov_rtol)
+            )
             shape = objective.shape
             return LinearOperator(
                 shape,
@@ -201,7 +203,7 @@ def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
             z = Z[i : i + chunk]
             weighted = (h[i : i + chunk, :, None] * z[:, None, :]).reshape(z.shape[0], -1)
             H[l, :, l:, :] += (z.T @ weighted).reshape(f, K - l, f)
-        H[l:, :, l, :] = H[l, :, l:, :].permute(1, 2, 0)
+        H[l:, :, l, :] = H[l, :, l:, :].permute(1, 2, 0).clone()
     H = H.reshape(K * f, K * f)
     H.diagonal().add_(objective.head_penalty)
     return H
@@ -212,7 +214,9 @@ def cholesky(H: Tensor) -> Tensor:
     scale = float(H.diagonal().abs().max()) or 1.0
     ridge = 0.0
     while True:
-        factor, info = torch.linalg.cholesky_ex(H + ridge * torch.eye(H.shape[0], dtype=H.dtype, device=H.device) if ridge else H)
+        factor, info = torch.linalg.cholesky_ex(
+            H + ridge * torch.eye(H.shape[0], dtype=H.dtype, device=H.device) if ridge else H
+        )
         if not info.item():
             return factor
         ridge = 10 * ridge if ridge else 1e-15 * scale

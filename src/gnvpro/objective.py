@@ -124,7 +124,10 @@ class ReducedPoint:
     def jacobian(self) -> LinearOperator:
         """d outputs / d theta with the head following."""
         feature_jacobian = LinearOperator(
-            tuple(self.x.shape), tuple(self.linearization.features.shape), self.linearization.jvp, self.linearization.vjp
+            tuple(self.x.shape),
+            tuple(self.linearization.features.shape),
+            self.linearization.jvp,
+            self.linearization.vjp,
         )
         return self._derivatives.output_jacobian @ feature_jacobian
 

@@ -32,7 +32,9 @@ class LinearOperator:
         return LinearOperator(self.codomain, self.domain, self.rmv, self.mv)
 
     def __matmul__(self, other: LinearOperator) -> LinearOperator:
-        return LinearOperator(other.domain, self.codomain, lambda x: self.mv(other.mv(x)), lambda y: other.rmv(self.rmv(y)))
+        return LinearOperator(
+            other.domain, self.codomain, lambda x: self.mv(other.mv(x)), lambda y: other.rmv(self.rmv(y))
+        )
 
     def __add__(self, other: LinearOperator) -> LinearOperator:
         return LinearOperator(

@@ -130,7 +130,9 @@ def train(
         if validation is not None:
             val_inputs, val_targets = check_validation(validation)
             val_inputs = check_inputs("validation inputs", val_inputs, model)
-            held_out = HeldOut(network, val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective))
+            held_out = HeldOut(
+                network, val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
+            )
         problem = Problem(network, inputs, misfit, penalty.bind(model, network.parameters), alpha_W)
         settings = Settings(max_rank, rtol, lambda: budget - network.meter.work)
         eliminator = eliminator or default_eliminator(misfit, network)
@@ -212,7 +214,9 @@ class Run:
         if self.held_out is not None and (trial is None or trial.accepted):
             self._validation = self.held_out.evaluate(point.theta, point.W)
         affordable = trial is not None or self.network.meter.work + 1 <= self.budget
-        gradient_norm = float(torch.linalg.vector_norm(point.gradient())) if affordable and self.network.n_theta else None
+        gradient_norm = (
+            float(torch.linalg.vector_norm(point.gradient())) if affordable and self.network.n_theta else None
+        )
         record = Record(
             iteration=len(self.history),
             loss=point.value,

@@ -57,7 +57,10 @@ PointT = TypeVar("PointT", bound=Point)
 class Objective(Protocol[PointT]):
     """What the loop minimises."""
 
-    epsilon: float  # the relative rounding error of x and of the value
+    @property
+    def epsilon(self) -> float:
+        """The relative rounding error of x and of the value."""
+        ...
 
     def at(self, x: Tensor, near: PointT | None) -> PointT:
         """Evaluate at x; `near` is the last accepted point, for warm starts."""
