@@ -37,7 +37,7 @@ from torch import Tensor
 
 from gnvpro.trust_region import Point, Step
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
