@@ -25,7 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from gnvpro.layers import rule_for
+from gnvpro.layers import Pointwise, rule_for
 
 
 class Linearization(Protocol):
@@ -98,6 +98,11 @@ class Link:
     part: Linearization
     names: Mapping[str, str]
 
+    @property
+    def fresh(self) -> bool:
+        """Whether its tangents and cotangents are new tensors, free to be overwritten by the next layer."""
+        return getattr(self.part, "fresh", False)
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -109,10 +114,13 @@ class Chain:
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """First layer to last; layers before the first moving one are skipped."""
-        d = d_inputs
+        d, owned = d_inputs, False
         for link in self.links:
-            if d is not None or link.names:
+            if d is not None and owned and isinstance(link.part, Pointwise):
+                link.part.scale_(d)
+            elif d is not None or link.names:
                 d = link.part.jvp({key: d_params[name] for key, name in link.names.items()}, d)
+                owned = link.fresh
         return torch.zeros_like(self.output) if d is None else d
 
     @torch.no_grad()
@@ -120,9 +128,14 @@ class Chain:
         """Last layer to first."""
         gradients: dict[str, Tensor] = {}
         pulled: Tensor | None = cotangent
+        owned = False
         for link, onward in self._backwards(want_inputs):
             assert pulled is not None
+            if owned and isinstance(link.part, Pointwise):
+                link.part.scale_(pulled)
+                continue
             parts, pulled = link.part.vjp(pulled, onward)
+            owned = link.fresh
             gradients.update({link.names[key]: value for key, value in parts.items()})
         return gradients, pulled if want_inputs else None
 
