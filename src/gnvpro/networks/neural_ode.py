@@ -142,43 +142,31 @@ class TangentRK4(TangentFlow):
         width, m, n = cotangent.shape
         nodes = len(self.slopes) // 4 + 1
         in_K, in_b = cotangent.new_empty(nodes, width, width, m, n), cotangent.new_zeros(nodes, width, m, n)
-        # Going backwards, a node is complete after the step that ends there. What has been collected for it waits in
-        # `end`, cut along the seeds into pieces that stay in the cache.
-        size = max(1, CACHE_BYTES // (width * width * n * cotangent.element_size()))
-        pieces = [slice(i, min(i + size, m)) for i in range(0, m, size)]
-        ends = [cotangent.new_zeros(width, width, piece.stop - piece.start, n) for piece in pieces]
-        begin, middle = torch.empty_like(ends[0]), torch.empty_like(ends[0])
+        # Going backwards, a node is complete after the step that ends there; what it has so far waits in `end`.
+        end = cotangent.new_zeros(width, width, m, n)
+        begin, middle = torch.empty_like(end), torch.empty_like(end)
 
         def collect(block: slice, g: Tensor) -> None:
-            right = self.states[block, None, :-1, None].unbind()
+            nonlocal begin, end
+            left, right = g[:, :, None].unbind(), self.states[block, None, :-1, None].unbind()
             for j in reversed(range(0, len(g), 4)):
                 step = (block.start + j) // 4
+                torch.mul(left[j], right[j], out=begin)
+                torch.mul(left[j + 1], right[j + 1], out=middle).addcmul_(left[j + 2], right[j + 2])
+                begin.add_(middle, alpha=0.5)
+                end.addcmul_(left[j + 3], right[j + 3]).add_(middle, alpha=0.5)
+                torch.sub(end, end.transpose(0, 1), out=in_K[step + 1])
+                begin, end = end, begin
                 both = torch.add(g[j + 1], g[j + 2]).div_(2)
-                in_b[step + 1].add_(both).add_(g[j + 3])
                 in_b[step].add_(both).add_(g[j])
-                for i, piece in enumerate(pieces):
-                    nonlocal begin, middle
-                    g1, g2, g3, g4 = g[j : j + 4, :, None, piece].unbind()
-                    end = ends[i]
-                    if begin.shape != end.shape:  # the last piece may be shorter
-                        begin, middle = torch.empty_like(end), torch.empty_like(end)
-                    torch.mul(g1, right[j], out=begin)
-                    torch.mul(g2, right[j + 1], out=middle).addcmul_(g3, right[j + 2])
-                    begin.add_(middle, alpha=0.5)
-                    end.addcmul_(g4, right[j + 3]).add_(middle, alpha=0.5)
-                    torch.sub(end, end.transpose(0, 1), out=in_K[step + 1, :, :, piece])
-                    ends[i], begin = begin, end
+                in_b[step + 1].add_(both).add_(g[j + 3])
 
         pulled = self.pull(cotangent, collect)
-        for end, piece in zip(ends, pieces, strict=True):
-            torch.sub(end, end.transpose(0, 1), out=in_K[0, :, :, piece])
+        torch.sub(end, end.transpose(0, 1), out=in_K[0])
         return in_K.view(-1, m, n), in_b.view(-1, m, n), pulled
 
 
 NeuralODE.tangent = TangentRK4
-
-# Buffers of about this size are added to many times.
-CACHE_BYTES = 2**18
 
 
 def node_to_stage(nodes: Tensor) -> Tensor:
