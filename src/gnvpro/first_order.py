@@ -63,6 +63,7 @@ class LBFGSvpro:
         self._optimizer = torch.optim.LBFGS(
             [self._variable],
             max_iter=1,
+            max_eval=25,  # the line search may take what is left of these
             history_size=20,
             tolerance_grad=0.0,
             tolerance_change=0.0,
