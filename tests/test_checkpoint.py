@@ -51,7 +51,9 @@ def numbers(result) -> list[dict]:
 
 
 def assert_same(result, expected) -> None:
-    for (name, value), other in zip(result.model.state_dict().items(), expected.model.state_dict().values(), strict=True):
+    for (name, value), other in zip(
+        result.model.state_dict().items(), expected.model.state_dict().values(), strict=True
+    ):
         assert torch.equal(value, other), name
     assert numbers(result) == numbers(expected)
     assert result.status == expected.status
