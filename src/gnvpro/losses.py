@@ -79,7 +79,9 @@ class Logistic:
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""
-        return (torch.nn.functional.softplus(outputs) - targets * outputs).sum(1)
+        # softplus would drop e^-x beyond x = 20, and x - c x would cancel where the class is certain
+        logsigmoid = torch.nn.functional.logsigmoid
+        return -(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs)).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Probability minus target."""
