@@ -159,8 +159,8 @@ class KrylovModel:
 
 def secular_root(norm: Callable[[float], float], radius: float, beta: float) -> float:
     """The damping at which |z(damping)| = radius, for a norm that falls from above the radius as damping grows."""
-    # s / (s^2 + damping) <= 1 / (2 sqrt(damping)) for every s, so at this damping the step is inside for certain.
-    upper = (0.5 * beta / radius) ** 2
+    # s / (s^2 + damping) <= 1 / (2 sqrt(damping)) for every s, so at this damping the step is inside, rounding included.
+    upper = (0.5 * beta / radius) ** 2 * (1 + 1e-10)
     return float(
         brentq(lambda damping: 1.0 / radius - 1.0 / norm(damping), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
     )

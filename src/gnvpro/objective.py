@@ -66,7 +66,7 @@ class ReducedPoint:
     x: Tensor
     linearization: FeatureLinearization
     Z: Tensor
-    fit: HeadFit | None  # None where the features are not finite
+    fit: HeadFit | None  # None where the features, or their squares, are not finite
 
     @property
     def theta(self) -> Tensor:
@@ -154,7 +154,7 @@ class ReducedObjective:
         linearization = problem.network.linearize(x, problem.inputs)
         Z = with_ones(linearization.features, problem.network.bias)
         fit = None
-        if torch.isfinite(Z).all():
+        if torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
             with problem.inner_clock():
                 fit = self.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
         return ReducedPoint(problem, x, linearization, Z, fit)
