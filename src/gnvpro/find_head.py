@@ -170,8 +170,9 @@ def _check_affine(call: _Call, head: Head) -> None:
     apply = nn.functional.conv2d if isinstance(head, nn.Conv2d) else nn.functional.linear
     with torch.no_grad():
         expected = apply(call.input, head.weight, head.bias)
-    tolerance = 1e-4 * float(expected.abs().max())
-    if not torch.allclose(call.output, expected, rtol=1e-3, atol=tolerance, equal_nan=True):
+    if not torch.isfinite(expected).all():
+        return  # nothing to compare; `train` refuses such features in its own words
+    if not torch.allclose(call.output, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
         raise ValueError(
             f"head {call.name!r} ({_short(head)}) does more than multiply by its weight and add its bias "
             f"(a forward method of its own, or a hook?); {REMEDY}"

@@ -15,9 +15,11 @@ from gnvpro.arguments import (
     check_choice,
     check_count,
     check_inputs,
+    check_method,
     check_model,
     check_number,
     check_penalty,
+    check_runs,
     check_targets,
     check_validation,
     evaluation_mode,
@@ -121,6 +123,9 @@ def train(
     default_penalty = 1e-10 if isinstance(objective, HalfSquaredError) else 1e-4
     penalty = check_penalty(default_penalty if theta_penalty is None else theta_penalty)
     alpha_W = check_number("head_penalty", default_penalty if head_penalty is None else head_penalty, 0.0)
+    check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
+    if on_iteration is not None and not callable(on_iteration):
+        raise TypeError(f"on_iteration must be a function of one record, got {on_iteration!r}")
     inputs = check_inputs("inputs", inputs, model)
 
     with evaluation_mode(model):
@@ -130,6 +135,7 @@ def train(
         if validation is not None:
             val_inputs, val_targets = check_validation(validation)
             val_inputs = check_inputs("validation inputs", val_inputs, model)
+            check_runs("validation inputs", val_inputs, network)
             held_out = HeldOut(
                 network, val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
             )
