@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor, nn
@@ -329,7 +329,7 @@ CASES: dict[str, Case] = {
 DOUBLE = [name for name, case in CASES.items() if case.dtype == F64]
 
 
-@lru_cache(maxsize=None)
+@cache
 def made(name: str) -> Made:
     """The case of that name, drawn once."""
     return make(CASES[name])

@@ -12,19 +12,19 @@ from gnvpro.history import FIELDS
 
 
 def record(iteration, **changes):
-    values = dict(
-        iteration=iteration,
-        loss=1.0 / 3 / (iteration + 1),
-        misfit=0.1,
-        gradient_norm=1e-17,
-        radius=None,
-        ratio=None,
-        rank=None,
-        accepted=True,
-        work=float(iteration),
-        seconds=0.5,
-        inner_seconds=0.1,
-    )
+    values = {
+        "iteration": iteration,
+        "loss": 1.0 / 3 / (iteration + 1),
+        "misfit": 0.1,
+        "gradient_norm": 1e-17,
+        "radius": None,
+        "ratio": None,
+        "rank": None,
+        "accepted": True,
+        "work": float(iteration),
+        "seconds": 0.5,
+        "inner_seconds": 0.1,
+    }
     return Record(**{**values, **changes})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -154,9 +155,9 @@ def test_longer_radius_gives_a_longer_step_and_less_damping(model):
     free = local.solve_within(math.inf).norm
     steps = [local.solve_within(f * free) for f in (1e-3, 1e-2, 0.1, 0.5, 0.9, 1.5, 10.0)]
     norms = [step.norm for step in steps]
-    assert all(a <= b * (1 + 1e-12) for a, b in zip(norms, norms[1:], strict=False))
+    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(norms))
     dampings = [step.damping for step in steps]
-    assert all(a >= b for a, b in zip(dampings, dampings[1:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(dampings))
     assert dampings[-1] == 0
 
 

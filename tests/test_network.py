@@ -30,7 +30,10 @@ def test_features_times_head_is_the_models_output(name):
     assert relative(again @ W.T, expected) <= tight
 
 
-@pytest.mark.parametrize("name", ["mlp, multinomial", "cnn, multinomial", "pixels, multinomial", "sequences, least squares", "neural ode, logistic"])
+@pytest.mark.parametrize(
+    "name",
+    ["mlp, multinomial", "cnn, multinomial", "pixels, multinomial", "sequences, least squares", "neural ode, logistic"],
+)
 def test_layer_formulas_and_autodiff_agree(name):
     m = made(name)
     by_layers = m.network._by_layers(m.network.split(m.theta), m.inputs)

@@ -56,15 +56,27 @@ def problem(name):
     if name == "fewer samples than features":
         return features(6, 15), Misfit.mean(Multinomial(), hot(random_labels(6, 3), 3)), 1e-6
     if name == "badly scaled":
-        return Z * torch.logspace(-3, 3, 5, dtype=F64), Misfit.mean(Logistic(), random_labels(60, 2)[:, None].to(F64)), 1e-4
+        return (
+            Z * torch.logspace(-3, 3, 5, dtype=F64),
+            Misfit.mean(Logistic(), random_labels(60, 2)[:, None].to(F64)),
+            1e-4,
+        )
     if name == "no penalty":
         return Z, Misfit.mean(Multinomial(), hot(random_labels(60, 3), 3)), 0.0
     if name == "no penalty, duplicated features":
         return torch.cat([Z, Z[:, :2]], 1), Misfit.mean(Logistic(), random_labels(60, 2)[:, None].to(F64)), 0.0
     if name == "poisson":
-        return Z, Misfit.mean(Poisson(), torch.randint(0, 9, (60, 2), generator=torch.Generator().manual_seed(2)).to(F64)), 1e-4
+        return (
+            Z,
+            Misfit.mean(Poisson(), torch.randint(0, 9, (60, 2), generator=torch.Generator().manual_seed(2)).to(F64)),
+            1e-4,
+        )
     assert name == "pseudo-huber"
-    return Z, Misfit.mean(PseudoHuber(), 10 * torch.randn(60, 2, dtype=F64, generator=torch.Generator().manual_seed(2))), 1e-4
+    return (
+        Z,
+        Misfit.mean(PseudoHuber(), 10 * torch.randn(60, 2, dtype=F64, generator=torch.Generator().manual_seed(2))),
+        1e-4,
+    )
 
 
 PROBLEMS = [

@@ -197,7 +197,9 @@ def test_gradient_is_second_order_only_when_the_head_is_eliminated_well(kind):
     # Appendix A: the gradient's error is J_W' grad_W Phi, so a loose inner tolerance costs the order.
     m = peaks_like_resnet()
     d = m.direction(m.theta)
-    exact = {h: m.reduced_at(m.theta + h * d, Newton(atol=1e-13, rtol=1e-13)).value for h in [2.0**-k for k in range(3, 16)]}
+    exact = {
+        h: m.reduced_at(m.theta + h * d, Newton(atol=1e-13, rtol=1e-13)).value for h in [2.0**-k for k in range(3, 16)]
+    }
 
     def order(tolerance: float) -> float:
         point = m.reduced_at(m.theta, kind(atol=tolerance, rtol=tolerance))

@@ -92,7 +92,9 @@ def test_values_never_rise_and_a_rejection_leaves_the_very_point():
 
 def test_a_rejected_trial_uses_the_factorisation_again():
     # Rejected until the radius is small: only evaluations are paid for.
-    region, function = region_on(lambda x: torch.where(x[0] > 1e-3, x.sum() + 5, 0.5 * (x - 1).square().sum()), [0.0, 0.0])
+    region, function = region_on(
+        lambda x: torch.where(x[0] > 1e-3, x.sum() + 5, 0.5 * (x - 1).square().sum()), [0.0, 0.0]
+    )
     first = region.iterate()
     products = function.products
     model = region.model
@@ -148,7 +150,9 @@ def test_trials_start_from_the_last_accepted_point():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_trial_that_is_not_finite_is_rejected_and_shortens_the_radius(bad):
-    region, _ = region_on(lambda x: torch.where(x.norm() > 0.5, torch.tensor(bad, dtype=F64), (x - 1).square().sum()), [0.0, 0.0])
+    region, _ = region_on(
+        lambda x: torch.where(x.norm() > 0.5, torch.tensor(bad, dtype=F64), (x - 1).square().sum()), [0.0, 0.0]
+    )
     done = region.iterate()
     assert not done.accepted
     assert region.radius == pytest.approx(0.25 * done.step_norm)
