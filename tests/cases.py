@@ -185,7 +185,7 @@ class Made:
         misfit = check_targets("targets", self.targets, self.inputs, self.network, get_loss(case.loss))
         penalty = Tikhonov(case.theta_penalty, case.operator).bind(self.model, self.network.parameters)
         self.problem = Problem(self.network, self.inputs, misfit, penalty, case.head_penalty)
-        self.eliminator = case.eliminator or default_eliminator(misfit, self.network)
+        self.eliminator = case.eliminator or default_eliminator(misfit.loss, self.network)
         self.theta = self.network.theta()
 
     def reduced_at(self, theta: Tensor, eliminator: Eliminator | None = None) -> ReducedPoint:

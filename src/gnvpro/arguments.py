@@ -189,3 +189,12 @@ def _check_shape(name: str, targets: Tensor, anatomy: Anatomy) -> None:
             f"{name} must have shape (samples, {', '.join(map(str, shape))}) like the model's output, or "
             f"(samples, {', '.join(map(str, labels))}) for labels; got {tuple(targets.shape)}"
         )
+
+
+def check_work(work: object, levels: int) -> tuple[float, ...]:
+    """The budget of each level: an even share of one number, or one number each."""
+    if isinstance(work, list | tuple):
+        if len(work) != levels:
+            raise ValueError(f"work must be one number, or one a level: got {len(work)} numbers for levels={levels}")
+        return tuple(check_number("work", part, 0.0) for part in work)
+    return (check_number("work", work, 0.0) / levels,) * levels

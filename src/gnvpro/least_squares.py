@@ -12,6 +12,8 @@ Legend: paper's U and V are swapped here (its features are columns), Sigma -> s,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.status import Status
 
 
+@dataclass(frozen=True)
 class LeastSquares:
     """The exact solution of the inner problem for `HalfSquaredError`."""
 

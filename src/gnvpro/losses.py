@@ -259,6 +259,13 @@ class Misfit:
         rows = targets.shape[0]
         return Misfit(loss, targets, torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device))
 
+    def take(self, samples: Tensor, n_samples: int) -> Misfit:
+        """The mean over some of the samples, each of which may have several rows (pixels, positions)."""
+        each = self.targets.shape[0] // n_samples
+        rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
+        weights = self.weights[rows]
+        return Misfit(self.loss, self.targets[rows], weights / weights.sum())
+
     @property
     def isotropic(self) -> bool:
         """Whether the Hessian multiplies each row by its weight and nothing else."""

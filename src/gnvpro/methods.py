@@ -1,10 +1,19 @@
-"""The methods that train: each moves theta and W by one iteration at a time, and all look the same from outside."""
+"""The methods that train: each moves theta and W by one iteration at a time, and all look the same from outside.
+
+    gnvpro         trust region on the reduced objective                    head eliminated at every point
+    gauss-newton   the same trust region on the full objective              theta and W together
+    lbfgs-vpro     L-BFGS with a strong-Wolfe search, reduced objective     see `first_order`
+    adam, nesterov stochastic gradients, full objective                     see `first_order`
+
+A method is made for one problem (a network and a batch) from a `Start`, and can be put aside as a `State` - plain tensors
+and numbers - from which it goes on to the last bit as if it had not been.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +23,30 @@ from gnvpro.krylov import Krylov
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
 from gnvpro.status import Status
 from gnvpro.trust_region import LocalModel, TrustRegion
+
+State = dict[str, Any]  # tensors, numbers, and dictionaries of them
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a method begins: theta, and what an earlier batch or level left for it."""
+
+    theta: Tensor
+    W: Tensor | None = None
+    radius: float | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the methods are told."""
+
+    eliminator: Eliminator
+    max_rank: int
+    rtol: float
+    learning_rate: float
+    batch_size: int
+    seed: int
+    passes_left: Callable[[], float]  # over the batch, that the budget still allows
 
 
 @dataclass(frozen=True)
@@ -54,10 +87,6 @@ class Iterate(Protocol):
         """The mean loss."""
         ...
 
-    def gradient(self) -> Tensor:
-        """The gradient of Phi in the variables of the method."""
-        ...
-
 
 class Method(Protocol):
     """One way to train."""
@@ -73,29 +102,33 @@ class Method(Protocol):
         ...
 
     @property
+    def radius(self) -> float | None:
+        """What a following batch or level should start with, where the method has a radius."""
+        ...
+
+    @property
     def next_passes(self) -> int:
         """Passes over the batch that the next iteration needs at least."""
+        ...
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the objective's gradient; one backward pass the first time."""
         ...
 
     def iterate(self) -> Trial | None:
         """One iteration; None where there is nothing more to do."""
         ...
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What the trust-region methods are told."""
-
-    max_rank: int
-    rtol: float
-    passes_left: Callable[[], float]  # passes over the batch that the budget still allows
+    def state(self) -> State:
+        """Everything that `resume` needs."""
+        ...
 
 
 class TrustRegionMethod:
     """GNvpro and full Gauss-Newton: the same loop and the same Krylov space, on the reduced or on the full objective."""
 
-    def __init__(self, region: TrustRegion[ReducedPoint] | TrustRegion[FullPoint]) -> None:
-        self.region = region
+    def __init__(self, region: TrustRegion[ReducedPoint] | TrustRegion[FullPoint], builder: KrylovWithinBudget) -> None:
+        self.region, self.builder = region, builder
 
     @property
     def status(self) -> Status:
@@ -108,46 +141,101 @@ class TrustRegionMethod:
         return self.region.point
 
     @property
+    def radius(self) -> float | None:
+        """The radius of the next trial."""
+        return self.region.radius
+
+    @property
     def next_passes(self) -> int:
         """A trial and the gradient after it, and a Krylov space where there is none yet."""
         return 2 if self.region.model is not None else 4
+
+    def gradient_norm(self) -> float:
+        """The norm of the gradient."""
+        return float(torch.linalg.vector_norm(self.point.gradient()))
 
     def iterate(self) -> Trial | None:
         """One trial step."""
         done = self.region.iterate()
         return None if done is None else Trial(done.accepted, done.radius, done.ratio, done.rank)
 
+    def state(self) -> State:
+        """The point, how its head was found, the radius, and the size of the Krylov space in use."""
+        region, start = self.region, getattr(self.point, "start", None)
+        return {
+            "x": region.point.x,
+            "start_W": start.W if start else None,
+            "start_factor": start.factor if start else None,
+            "radius": region.radius,
+            "below_rounding": region.below_rounding,
+            "rank_cap": self.builder.cap if region.model is not None else None,
+        }
 
-def gnvpro(
-    problem: Problem, eliminator: Eliminator, theta: Tensor, start: WarmStart | None, settings: Settings
-) -> TrustRegionMethod:
-    """The trust region on the reduced objective."""
-    objective = ReducedObjective(problem, eliminator)
-    return TrustRegionMethod(TrustRegion(objective, krylov_within_budget(settings), objective.start(theta, start)))
-
-
-def gauss_newton(
-    problem: Problem, eliminator: Eliminator, theta: Tensor, start: WarmStart | None, settings: Settings
-) -> TrustRegionMethod:
-    """The trust region on the full objective, from the eliminated head."""
-    first = ReducedObjective(problem, eliminator).start(theta, start)
-    if first.fit is None:
-        return TrustRegionMethod(
-            TrustRegion(ReducedObjective(problem, eliminator), krylov_within_budget(settings), first)
-        )
-    # The forward pass that eliminated the head is the one the full objective needs at the same theta.
-    point = FullPoint(problem, torch.cat([theta, first.W.reshape(-1)]), theta, first.W, first.linearization, first.Z)
-    return TrustRegionMethod(TrustRegion(FullObjective(problem), krylov_within_budget(settings), point))
+    def resume(self, state: State) -> None:
+        """Build again what a run that was put aside had: the model of a point whose last trial was rejected."""
+        self.region.radius = state["radius"]
+        self.region.below_rounding = state["below_rounding"]
+        if state["rank_cap"] is not None:
+            self.builder.cap = state["rank_cap"]
+            self.region.model = self.builder.build(self.point)
 
 
-def krylov_within_budget(settings: Settings) -> Callable[[ReducedPoint | FullPoint], LocalModel]:
+@dataclass
+class KrylovWithinBudget:
     """Krylov spaces no larger than the work budget leaves room for, the trial and its gradient counted."""
 
-    def build(point: ReducedPoint | FullPoint) -> LocalModel:
-        affordable = max(1, int((settings.passes_left() - 2) // 2))
-        return Krylov(min(settings.max_rank, affordable), settings.rtol)(point)
+    settings: Settings
+    cap: int = 0
 
-    return build
+    def __call__(self, point: ReducedPoint | FullPoint) -> LocalModel:
+        """The local model at a point."""
+        affordable = max(1, int((self.settings.passes_left() - 2) // 2))
+        self.cap = min(self.settings.max_rank, affordable)
+        return self.build(point)
+
+    def build(self, point: ReducedPoint | FullPoint) -> LocalModel:
+        """The local model with the cap as it is."""
+        return Krylov(self.cap, self.settings.rtol)(point)
 
 
-METHODS = {"gnvpro": gnvpro, "gauss-newton": gauss_newton}
+def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
+    """The trust region on the reduced objective."""
+    objective, builder = ReducedObjective(problem, settings.eliminator), KrylovWithinBudget(settings)
+    theta, warm = start.theta, None if start.W is None else WarmStart(start.W)
+    if state is not None:
+        theta, warm = state["x"], warm_start_of(state)
+    method = TrustRegionMethod(TrustRegion(objective, builder, objective.start(theta, warm), start.radius), builder)
+    if state is not None:
+        method.resume(state)
+    return method
+
+
+def warm_start_of(state: State) -> WarmStart | None:
+    """Where the elimination at the point of that state began."""
+    return None if state["start_W"] is None else WarmStart(state["start_W"], state["start_factor"])
+
+
+def gauss_newton(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
+    """The trust region on the full objective; the head is a variable, and eliminated only to have a first value."""
+    objective, builder = FullObjective(problem), KrylovWithinBudget(settings)
+    if state is not None:
+        point = objective.at(state["x"], None)
+    elif start.W is None:
+        point = full_point(ReducedObjective(problem, settings.eliminator).start(start.theta, None))
+    else:
+        point = objective.at(torch.cat([start.theta, start.W.reshape(-1)]), None)
+    method = TrustRegionMethod(TrustRegion(objective, builder, point, start.radius), builder)
+    if state is not None:
+        method.resume(state)
+    return method
+
+
+def full_point(point: ReducedPoint) -> FullPoint:
+    """The same theta and W as a point of the full objective, which shares the forward pass."""
+    x = torch.cat([point.theta, point.W.reshape(-1)])
+    return FullPoint(point.problem, x, point.theta, point.W, point.linearization, point.Z)
+
+
+def with_passes_left(settings: Settings, passes_left: Callable[[], float]) -> Settings:
+    """The settings with another view of the budget."""
+    return replace(settings, passes_left=passes_left)

@@ -92,12 +92,6 @@ class SeparableNetwork:
         """The number of outputs."""
         return self.anatomy.head.weight.shape[0]
 
-    def W(self) -> Tensor:
-        """The model's own head, the bias as last column."""
-        head = self.anatomy.head
-        weight = head.weight.detach().reshape(self.n_targets, self.n_features).to(torch.float64)
-        return weight if head.bias is None else torch.cat([weight, head.bias.detach().to(torch.float64)[:, None]], 1)
-
     def rows(self, values: Tensor) -> Tensor:
         """What the head takes or gives, one row for each of its applications."""
         if isinstance(self.anatomy.head, nn.Conv2d):
@@ -154,15 +148,30 @@ class SeparableNetwork:
             ]
         )
 
+    def split_head(self, W: Tensor) -> dict[str, Tensor]:
+        """W as the head's own parameters, by name in the model."""
+        prefix, head = f"{self.anatomy.head_name}." if self.anatomy.head_name else "", self.anatomy.head
+        parts = {f"{prefix}weight": W[:, : self.n_features].reshape(head.weight.shape).to(head.weight.dtype)}
+        if head.bias is not None:
+            parts[f"{prefix}bias"] = W[:, -1].to(head.bias.dtype)
+        return parts
+
+    def join_head(self, parts: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split_head`."""
+        columns = [part.reshape(self.n_targets, -1).to(torch.float64) for part in parts.values()]
+        return torch.cat(columns, 1)
+
+    def W(self) -> Tensor:
+        """The model's own head, the bias as last column."""
+        own = self.anatomy.head.named_parameters(recurse=False)
+        return self.join_head({name: p.detach() for name, p in own})
+
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
-        head = self.anatomy.head
+        own = dict(self.model.named_parameters())
         with torch.no_grad():
-            for name, value in self.split(theta).items():
-                self._parameters[name].copy_(value)
-            head.weight.copy_(W[:, : self.n_features].reshape(head.weight.shape))
-            if head.bias is not None:
-                head.bias.copy_(W[:, -1])
+            for name, value in {**self.split(theta), **self.split_head(W)}.items():
+                own[name].copy_(value)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -66,6 +66,7 @@ class ReducedPoint:
     x: Tensor
     linearization: FeatureLinearization
     Z: Tensor
+    start: WarmStart | None  # where the elimination began
     fit: HeadFit | None  # None where the features, or their squares, are not finite
 
     @property
@@ -76,14 +77,18 @@ class ReducedPoint:
     @property
     def W(self) -> Tensor:
         """The eliminated head."""
-        assert self.fit is not None
-        return self.fit.W
+        return self._fit.W
 
     @property
     def outputs(self) -> Tensor:
         """The outputs on the batch."""
-        assert self.fit is not None
-        return self.fit.outputs
+        return self._fit.outputs
+
+    @property
+    def _fit(self) -> HeadFit:
+        if self.fit is None:
+            raise ValueError("the features are not finite here, so there is no head to speak of")
+        return self.fit
 
     @cached_property
     def misfit(self) -> float:
@@ -100,9 +105,8 @@ class ReducedPoint:
 
     @cached_property
     def _derivatives(self) -> ReducedDerivatives:
-        assert self.fit is not None
         problem = self.problem
-        return ReducedDerivatives(self.Z, problem.network.n_features, problem.misfit, self.fit, problem.head_penalty)
+        return ReducedDerivatives(self.Z, problem.network.n_features, problem.misfit, self._fit, problem.head_penalty)
 
     @cached_property
     def _gradient(self) -> Tensor:
@@ -157,7 +161,7 @@ class ReducedObjective:
         if torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
             with problem.inner_clock():
                 fit = self.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
-        return ReducedPoint(problem, x, linearization, Z, fit)
+        return ReducedPoint(problem, x, linearization, Z, start, fit)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class TrustRegion(Generic[PointT]):
         self.rule = rule or RadiusRule()
         self.status = Status.RUNNING
         self.model: LocalModel | None = None
-        self._below_rounding = 0
+        self.below_rounding = 0
 
     def iterate(self) -> Iteration[PointT] | None:
         """Try one step; None, and a `status`, where there is none to try."""
@@ -158,8 +158,8 @@ class TrustRegion(Generic[PointT]):
             self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
             return None
         noise = max(epsilon * abs(value), 1e-300)
-        self._below_rounding = self._below_rounding + 1 if step.predicted_reduction <= noise else 0
-        if self._below_rounding > 5:
+        self.below_rounding = self.below_rounding + 1 if step.predicted_reduction <= noise else 0
+        if self.below_rounding > 5:
             self.status = Status.STEP_TOO_SMALL
             return None
         trial = self.objective.at(x + step.d_x, self.point)
