@@ -119,6 +119,22 @@ def check_validation(validation: object) -> tuple[object, object]:
     return validation[0], validation[1]
 
 
+def check_runs(name: str, inputs: Tensor, network: SeparableNetwork) -> None:
+    """Whether the model takes these inputs, tried on a few samples."""
+    try:
+        network.features(network.theta(), inputs[:2])
+    except Exception as error:
+        raise ValueError(
+            f"the model cannot be run on {name} of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
+        ) from error
+
+
+def check_method(name: str, value: object, method: str, example: str) -> None:
+    """None, or an object with a method to call."""
+    if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
+        raise TypeError(f"{name} must be {example}, got {value!r}")
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, and every module back into its own mode afterwards."""

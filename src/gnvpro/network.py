@@ -299,10 +299,14 @@ def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
     """A chain of the model's own modules with the identity in the head's place; None where the model is not a chain."""
     if module is head:
         return nn.Identity()
-    if type(module).forward is not nn.Sequential.forward:
+    hooked = module._forward_hooks or module._forward_pre_hooks  # they may change what the chain computes
+    if type(module).forward is not nn.Sequential.forward or hooked:
         return None
-    names = list(module._modules)
-    tail = _without_head(module._modules[names[-1]], head) if names else None  # type: ignore[arg-type]
+    children = list(module._modules.items())  # `named_children` leaves out a layer that is used a second time
+    last_name, last = children[-1]
+    tail = _without_head(last, head) if last is not None else None
     if tail is None:
         return None
-    return nn.Sequential(OrderedDict([*list(module.named_children())[:-1], (names[-1], tail)]))
+    chain = nn.Sequential(OrderedDict([(name, child) for name, child in children[:-1] if child is not None]))
+    chain.add_module(last_name, tail)
+    return chain

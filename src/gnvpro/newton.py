@@ -129,7 +129,7 @@ class NewtonKrylov:
             last[:] = [model.factors]
             return model
 
-        tolerance = max(self.atol, self.rtol * first.gradient_norm)
+        tolerance = gradient_tolerance(objective, first, self.atol, self.rtol)
         region = TrustRegion(objective, build_model, first)
         point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
 
@@ -161,22 +161,22 @@ class Newton:
         """The head that minimises the penalised misfit."""
         plain = HeadObjective(Z, misfit, head_penalty)
         point = plain.at_W(start.W if start else Z.new_zeros(plain.shape))
-        tolerance = max(self.atol, self.rtol * point.gradient_norm)
+        tolerance = gradient_tolerance(plain, point, self.atol, self.rtol)
         factor = start.factor if start else None
         status, done = Status.ITERATIONS_SPENT, 0
-        radius: float | None = None
-        while done < self.iterations:
+        while done < self.iterations and status is Status.ITERATIONS_SPENT:
             if factor is None:
                 factor = cholesky(assemble_hessian(plain, point.outputs))
-                radius = None
             objective = HeadObjective(Z, misfit, head_penalty, factor)
-            region = TrustRegion(objective, Krylov(30, 1e-2), objective.at_W(point.W), radius)
-            budget = min(self.refactor_after, self.iterations - done)
-            point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
-            done += max(used, 1)
-            if status is not Status.ITERATIONS_SPENT:
-                break
-            factor = None
+            first = objective.at_W(point.W)
+            region = TrustRegion(objective, Krylov(30, 1e-2), first)
+            # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
+            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is first:
+                budget = min(self.refactor_after, self.iterations - done)
+                point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
+                done += max(used, 1)
+            if status is Status.ITERATIONS_SPENT:
+                factor = None
         W, outputs = point.W, point.outputs
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
@@ -186,6 +186,14 @@ class Newton:
             ), exact
 
         return HeadFit(W, outputs, status, done, build_inverse, exact=True, old_factor=factor)
+
+
+def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, rtol: float) -> float:
+    """Absolute, or relative to the gradient at the start or at W = 0: a bad start must not loosen the answer."""
+    if rtol * first.gradient_norm <= atol:
+        return atol
+    zero = objective.at_W(torch.zeros_like(first.W))
+    return max(atol, rtol * min(first.gradient_norm, zero.gradient_norm))
 
 
 def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
@@ -211,6 +219,8 @@ def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
 
 def cholesky(H: Tensor) -> Tensor:
     """The lower Cholesky factor, with as little added to the diagonal as makes it exist (a2 = 0 may leave H singular)."""
+    if not torch.isfinite(H).all():  # no ridge would ever be enough; leave it to the trust region to go nowhere
+        return torch.eye(H.shape[0], dtype=H.dtype, device=H.device)
     scale = float(H.diagonal().abs().max()) or 1.0
     ridge = 0.0
     while True:

@@ -67,7 +67,7 @@ class ReducedPoint:
     linearization: FeatureLinearization
     Z: Tensor
     start: WarmStart | None  # where the elimination began
-    fit: HeadFit | None  # None where the features are not finite
+    fit: HeadFit | None  # None where the features, or their squares, are not finite
 
     @property
     def theta(self) -> Tensor:
@@ -158,7 +158,7 @@ class ReducedObjective:
         linearization = problem.network.linearize(x, problem.inputs)
         Z = with_ones(linearization.features, problem.network.bias)
         fit = None
-        if torch.isfinite(Z).all():
+        if torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
             with problem.inner_clock():
                 fit = self.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
         return ReducedPoint(problem, x, linearization, Z, start, fit)

@@ -15,9 +15,11 @@ from gnvpro.arguments import (
     check_choice,
     check_count,
     check_inputs,
+    check_method,
     check_model,
     check_number,
     check_penalty,
+    check_runs,
     check_targets,
     check_validation,
     check_work,
@@ -169,6 +171,9 @@ def train(
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
     if plan.checkpoint is not None:
         checkpoints.check_writable(plan.checkpoint)
+    check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
+    if on_iteration is not None and not callable(on_iteration):
+        raise TypeError(f"on_iteration must be a function of one record, got {on_iteration!r}")
     inputs = check_inputs("inputs", inputs, model)
 
     with evaluation_mode(model):
@@ -179,6 +184,7 @@ def train(
         if validation is not None:
             val_inputs, val_targets = check_validation(validation)
             val_inputs = check_inputs("validation inputs", val_inputs, model)
+            check_runs("validation inputs", val_inputs, network)
             held_out = Data(
                 val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
             )

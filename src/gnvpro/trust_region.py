@@ -148,6 +148,9 @@ class TrustRegion(Generic[PointT]):
             return None
         if self.model is None:
             self.model = self.build_model(self.point)
+        if self.model.rank == 0 and self.point.gradient().any():  # there is a way down, but no curvature to go by
+            self.status = Status.NOT_FINITE
+            return None
         step = self.model.solve_within(math.inf if self.radius is None else self.radius)
         radius = step.norm if self.radius is None else self.radius
         x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
