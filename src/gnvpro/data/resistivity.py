@@ -14,9 +14,10 @@ data, being differences, do not see the constant:
     u(next node in x1) - u(node),  u(next node in x2) - u(node)   on 21 x 21 surface nodes from 1/6 to 11/6
 
 A u = b is solved by conjugate gradients, preconditioned by one geometric multigrid V-cycle: each level halves the cells,
-the coarse matrix is built anew from 2 x 2 x 2 means of m, interpolation P is trilinear, restriction P^T, one
-Gauss-Seidel sweep forward on the way down and one backward on the way up (so the cycle is symmetric), a dense inverse
-last. Patterns, P and index maps depend on the mesh alone and are built once; a sample only fills in numbers.
+the coarse matrix has the same seven points, with edge conductances averaged from the finer ones, interpolation P is
+trilinear, restriction P^T, one Gauss-Seidel sweep forward on the way down and one backward on the way up (so the cycle
+is symmetric), a dense inverse last. Patterns, P and index maps depend on the mesh alone and are built once; a sample only
+fills in numbers. (Coarse edges from 2 x 2 x 2 means of m need 11.3 iterations on average and 15 at worst, these 10.3 and 12.)
 
 Legend: m -> conductivity;  y -> inputs: depth, radius, angle;  u -> potential;  b -> currents;  A -> matrix
 """
@@ -37,11 +38,12 @@ from .extras import need
 
 Array = NDArray[np.float64]
 Cells = tuple[int, int, int]
+Edges = tuple[Array, Array, Array]
 
 LENGTHS = (2.0, 2.0, 1.0)
 POINTS = 21  # surface points in each direction
 RTOL = 1e-10
-MAX_ITERATIONS = 200  # 10 to 17 are usual; the guard is for conductivities nobody has tried
+MAX_ITERATIONS = 200  # 9 to 13 are usual; the guard is for conductivities nobody has tried
 
 
 def cells_of(mesh: int) -> Cells:
@@ -56,7 +58,7 @@ def cells_of(mesh: int) -> Cells:
     return mesh, mesh, mesh // 2
 
 
-def edge_conductances(conductivity: Array) -> tuple[Array, Array, Array]:
+def edge_conductances(conductivity: Array) -> Edges:
     """Conductances of the edges along x1, x2 and x3: mean conductivity times dual face area over length."""
     widths = [length / n for length, n in zip(LENGTHS, conductivity.shape, strict=True)]
     parts = []
@@ -69,6 +71,22 @@ def edge_conductances(conductivity: Array) -> tuple[Array, Array, Array]:
     return parts[0], parts[1], parts[2]
 
 
+def coarsen(edges: Edges) -> Edges:
+    """Edge conductances of the mesh with half the cells: two edges in series, weights 1/2, 1, 1/2 of those beside."""
+    parts = []
+    for axis, conductance in enumerate(edges):
+        along = np.moveaxis(conductance, axis, 0)
+        total = (along[0::2] + along[1::2]) / 4
+        for _ in range(2):
+            total = np.moveaxis(total, 1, -1)  # each of the two directions across comes last once
+            between = total[..., 1::2] / 2
+            total = total[..., 0::2].copy()
+            total[..., :-1] += between
+            total[..., 1:] += between
+        parts.append(np.moveaxis(total, 0, axis))
+    return parts[0], parts[1], parts[2]
+
+
 @dataclass(frozen=True)
 class Level:
     """What a mesh alone decides: the CSR pattern and interpolation from the mesh with half the cells."""
@@ -76,20 +94,19 @@ class Level:
     cells: Cells
     indptr: NDArray[np.int32]
     indices: NDArray[np.int32]
-    source: NDArray[np.int32]  # CSR entry -> position in [diagonal, x1-edges, x2-edges, x3-edges]
+    source: NDArray[np.intp]  # CSR entry -> position in [diagonal, x1-edges, x2-edges, x3-edges]
     prolongation: sp.csr_array | None
     restriction: sp.csr_array | None
 
-    def matrix(self, conductivity: Array) -> sp.csr_array:
-        """The finite-volume matrix for one value of the conductivity in each cell."""
-        edges = edge_conductances(conductivity)
+    def matrix(self, edges: Edges) -> sp.csr_array:
+        """The finite-volume matrix: the Laplacian of the edges."""
         diagonal = np.zeros([n + 1 for n in self.cells])
         for axis, conductance in enumerate(edges):
             across = np.moveaxis(diagonal, axis, 0)
             across[:-1] += np.moveaxis(conductance, axis, 0)
             across[1:] += np.moveaxis(conductance, axis, 0)
         values = np.concatenate([diagonal.ravel(), *(-c.ravel() for c in edges)])
-        return sp.csr_array((values[self.source], self.indices, self.indptr), shape=(diagonal.size, diagonal.size))
+        return sp.csr_array((np.take(values, self.source), self.indices, self.indptr), shape=(diagonal.size, diagonal.size))
 
 
 @lru_cache(maxsize=32)
@@ -109,7 +126,7 @@ def level(cells: Cells) -> Level:
         cells,
         pattern.indptr.astype(np.int32),
         pattern.indices.astype(np.int32),
-        (pattern.data - 1).astype(np.int32),
+        (pattern.data - 1).astype(np.intp),
         None if prolongation is None else sp.csr_array(prolongation),
         None if prolongation is None else sp.csr_array(prolongation.T),
     )
@@ -129,18 +146,17 @@ def interpolation(n_coarse: int) -> sp.csr_array:
     return sp.csr_array((np.concatenate([np.ones(n_coarse + 1), halves, halves]), (rows, columns)))
 
 
-def multigrid(conductivity: Array) -> tuple[sp.csr_array, Callable[[Array], Array]]:
-    """The matrix of a conductivity and one V-cycle for it, a symmetric approximate inverse."""
+def multigrid(edges: Edges, cells: Cells) -> tuple[sp.csr_array, Callable[[Array], Array]]:
+    """The matrix of edge conductances and one V-cycle for it, a symmetric approximate inverse."""
     gauss_seidel = need("pyamg.amg_core", "pde").gauss_seidel
-    here = level(conductivity.shape)
-    matrix = here.matrix(conductivity)
+    here = level(cells)
+    matrix = here.matrix(edges)
     prolongation, restriction = here.prolongation, here.restriction
     if prolongation is None or restriction is None:
         # shifting the constants away from zero leaves the inverse exact for currents that sum to zero
         inverse = np.linalg.inv(matrix.toarray() + matrix.diagonal().mean() / matrix.shape[0])
         return matrix, lambda currents: inverse @ currents
-    n1, n2, n3 = conductivity.shape
-    _, coarse_cycle = multigrid(conductivity.reshape(n1 // 2, 2, n2 // 2, 2, n3 // 2, 2).mean(axis=(1, 3, 5)))
+    _, coarse_cycle = multigrid(coarsen(edges), (cells[0] // 2, cells[1] // 2, cells[2] // 2))
     indptr, indices, data, n = here.indptr, here.indices, matrix.data, matrix.shape[0]
 
     def cycle(currents: Array) -> Array:
@@ -155,7 +171,7 @@ def multigrid(conductivity: Array) -> tuple[sp.csr_array, Callable[[Array], Arra
 
 def solve(conductivity: Array, currents: Array, rtol: float = RTOL) -> Array:
     """Node potentials for one conductivity a cell and one current a node, to a relative residual, mean zero."""
-    matrix, cycle = multigrid(conductivity)
+    matrix, cycle = multigrid(edge_conductances(conductivity), conductivity.shape)
     b = np.ascontiguousarray(currents, dtype=float).ravel()
     potential = np.zeros_like(b)
     preconditioner = LinearOperator(matrix.shape, matvec=cycle, dtype=float)
