@@ -26,6 +26,7 @@ Legend: y -> inputs;  rbar -> heterogeneity;  sum y_k r_k -> Reaction;  S, Lambd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -237,12 +238,24 @@ def simulate(mesh: int, inputs: Array) -> Array:
     """Data (samples, 72) for inputs (samples, 55): the six points (fastest) at each of the last twelve steps."""
     check_inputs(inputs)
     discrete = problem(mesh)
+    rows, columns = discrete.observed
     blocks = []
-    for block in np.split(inputs, range(BLOCK, len(inputs), BLOCK)):
-        kept = islice(discrete.states(block), STEPS - KEPT, None)
-        rows, columns = discrete.observed
-        blocks.append(torch.stack([u[:, rows, columns] for u in kept], 1).flatten(1).numpy())
+    with one_thread():
+        for block in np.split(inputs, range(BLOCK, len(inputs), BLOCK)):
+            kept = islice(discrete.states(block), STEPS - KEPT, None)
+            blocks.append(torch.stack([u[:, rows, columns] for u in kept], 1).flatten(1).numpy())
     return np.concatenate(blocks)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch on one thread: these tensors are small, and samples are what we run in parallel."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def check_inputs(inputs: Array) -> None:
