@@ -36,7 +36,9 @@ def manufactured_error(n):
     """Largest error for u = cos(pi x1/2) cos(pi x2) cos(pi x3), which has no normal flux, and m = exp(a . x)."""
     cells = (n, n, n // 2)
     a, k = np.array([0.5, -0.3, 0.4]), np.pi * np.array([0.5, 1.0, 1.0])
-    centres = np.meshgrid(*((np.arange(c) + 0.5) * (s / c) for c, s in zip(cells, dc.LENGTHS, strict=True)), indexing="ij")
+    centres = np.meshgrid(
+        *((np.arange(c) + 0.5) * (s / c) for c, s in zip(cells, dc.LENGTHS, strict=True)), indexing="ij"
+    )
     x = nodes(cells)
     c = [np.cos(k[d] * x[d]) for d in range(3)]
     s = [np.sin(k[d] * x[d]) for d in range(3)]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Train networks that end in a linear layer by eliminating that layer."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Train networks that end in a linear layer by eliminating that layer.",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Make the paper's simulated data sets, and draw them.")
 app.add_typer(data_app, name="data")

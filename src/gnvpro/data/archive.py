@@ -97,7 +97,8 @@ def copy(path: Path, out: Path) -> None:
 def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:
     """Inputs and targets of an intact archive (of the set with this stamp); UnusableArchive otherwise."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # opened here: numpy leaves the file open when the archive in it is damaged
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             inputs, targets = file["inputs"], file["targets"]
             found, checksum = str(file["stamp"]), str(file["checksum"])
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:

@@ -122,5 +122,7 @@ def read_authors(path: Path) -> tuple[Array, Array]:
     except Exception as error:
         raise ValueError(f"{path} is damaged or not the authors' file: it should hold Y and C") from error
     if inputs.shape[1:] != (problem.N_INPUTS,) or targets.shape != (len(inputs), N_TARGETS):
-        raise ValueError(f"{path} should hold Y (55, samples) and C (72, samples), got {inputs.T.shape}, {targets.T.shape}")
+        raise ValueError(
+            f"{path} should hold Y (55, samples) and C (72, samples), got {inputs.T.shape}, {targets.T.shape}"
+        )
     return inputs, targets

@@ -44,7 +44,9 @@ Velocity = Callable[[Array], Array]
 DIFFUSION = 0.5
 DT, STEPS, KEPT = 0.01, 50, 12
 N_INPUTS = 55
-RTOL = 1e-11  # of a step: largest change in its last iteration over largest concentration; the residual is smaller still
+RTOL = (
+    1e-11  # of a step: largest change in its last iteration over largest concentration; the residual is smaller still
+)
 MAX_ITERATIONS = 100
 BLOCK = 4  # samples marched together: enough to feed the matrix products, few enough to stay in cache
 
@@ -155,7 +157,9 @@ def march(
             if bool((change <= RTOL * trial.abs().amax((1, 2))).all()):
                 break
         else:
-            raise ArithmeticError(f"step {step} did not reach {RTOL:.0e} in {MAX_ITERATIONS} iterations; take a smaller dt")
+            raise ArithmeticError(
+                f"step {step} did not reach {RTOL:.0e} in {MAX_ITERATIONS} iterations; take a smaller dt"
+            )
         states = [trial, *states[:2]]
         yield trial
 
@@ -223,7 +227,10 @@ def problem(mesh: int) -> Problem:
     check_mesh(mesh)
     line1, line2 = Line.of(mesh, DIFFUSION, velocity1), Line.of(mesh, DIFFUSION, velocity2)
     pulses = [
-        amplitude * np.outer(*(line.project(lambda x, c=c: np.exp(-200.0 * (x - c) ** 2)) for line, c in zip((line1, line2), centre)))
+        amplitude
+        * np.outer(
+            *(line.project(lambda x, c=c: np.exp(-200.0 * (x - c) ** 2)) for line, c in zip((line1, line2), centre))
+        )
         for amplitude, centre, _ in SOURCES
     ]
     x1, x2 = line1.nodes[:, None], line2.nodes[None, :]
@@ -261,6 +268,8 @@ def one_thread() -> Iterator[None]:
 def check_inputs(inputs: Array) -> None:
     """Refuse inputs that are no reaction coefficients."""
     if inputs.ndim != 2 or inputs.shape[1] != N_INPUTS:
-        raise ValueError(f"inputs must have shape (samples, {N_INPUTS}), one coefficient a reaction; got {inputs.shape}")
+        raise ValueError(
+            f"inputs must have shape (samples, {N_INPUTS}), one coefficient a reaction; got {inputs.shape}"
+        )
     if not np.isfinite(inputs).all() or (inputs < 0).any():
         raise ValueError(f"inputs, the reaction coefficients, must be finite and non-negative, got {inputs.min()}")

@@ -6,9 +6,10 @@ from types import ModuleType
 
 def need(module: str, extra: str) -> ModuleType:
     """The module, or an ImportError that says which extra of this package brings it."""
+    library = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
-            raise
-        raise ImportError(f"{error.name} is not installed; get it with: pip install 'gnvpro[{extra}]'") from error
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise  # the library is there, something it needs itself is not
+        raise ImportError(f"{library} is not installed; get it with: pip install 'gnvpro[{extra}]'") from error

@@ -27,7 +27,14 @@ def cdr_figure(mesh: int = cdr.MESH, draw_seed: int = 0) -> Figure:
     speeds = np.meshgrid(transport.velocity1(x), transport.velocity2(x))
     arrows = flow.quiver(x, x, *speeds, color=BLUE, scale=90, width=0.006, zorder=2)
     flow.quiverkey(arrows, 0.78, -0.11, 5, "speed 5", labelpos="E", coordinates="axes")
-    flow.plot(*zip(*(centre for _, centre, _ in transport.SOURCES), strict=True), "o", ms=13, color=ORANGE, mec=BLACK, zorder=3)
+    flow.plot(
+        *zip(*(centre for _, centre, _ in transport.SOURCES), strict=True),
+        "o",
+        ms=13,
+        color=ORANGE,
+        mec=BLACK,
+        zorder=3,
+    )
     for k, (_, (x1, x2), _) in enumerate(transport.SOURCES, 1):
         flow.text(x1, x2, str(k), ha="center", va="center", fontsize=9, zorder=4)
     _square(flow, "velocity v and the three sources", (0.0, 1.0))
@@ -39,7 +46,12 @@ def cdr_figure(mesh: int = cdr.MESH, draw_seed: int = 0) -> Figure:
     for curve, width in zip(curves.T, j - i, strict=True):
         reactions.plot(u, curve, lw=1.0, color=colours((width - 1) / 9))
     reactions.set(
-        title="the 55 reactions", xlabel="concentration u", ylabel=r"$r_{i,j}(u)$", xlim=(0, 70), ylim=(-0.02, 1.02), box_aspect=1
+        title="the 55 reactions",
+        xlabel="concentration u",
+        ylabel=r"$r_{i,j}(u)$",
+        xlim=(0, 70),
+        ylim=(-0.02, 1.02),
+        box_aspect=1,
     )
     steps = need("matplotlib.colors", "plot").BoundaryNorm(np.arange(0.5, 11), colours.N)
     mappable = need("matplotlib.cm", "plot").ScalarMappable(norm=steps, cmap=colours)
@@ -81,7 +93,9 @@ def dcr_figure(mesh: int = dcr.MESH, inputs: tuple[float, float, float] = (0.7, 
     slices = middle.subplots(2, 4, sharex=True, sharey=True)
     log10 = np.log10(conductivity)
     for axis, k in zip(slices.flat, np.linspace(cells[2] - 1, 0, 8).round().astype(int), strict=True):
-        image = axis.imshow(log10[:, :, k].T, origin="lower", extent=(0, 2, 0, 2), cmap="cividis", vmin=0, vmax=log10.max())
+        image = axis.imshow(
+            log10[:, :, k].T, origin="lower", extent=(0, 2, 0, 2), cmap="cividis", vmin=0, vmax=log10.max()
+        )
         axis.set_title(f"$x_3 = {(k + 0.5) / cells[2]:.2f}$", fontsize=10)
         axis.set(xticks=(0, 1, 2), yticks=(0, 1, 2))
         axis.set(xlabel="$x_1$", ylabel="$x_2$")

@@ -106,7 +106,9 @@ class Level:
             across[:-1] += np.moveaxis(conductance, axis, 0)
             across[1:] += np.moveaxis(conductance, axis, 0)
         values = np.concatenate([diagonal.ravel(), *(-c.ravel() for c in edges)])
-        return sp.csr_array((np.take(values, self.source), self.indices, self.indptr), shape=(diagonal.size, diagonal.size))
+        return sp.csr_array(
+            (np.take(values, self.source), self.indices, self.indptr), shape=(diagonal.size, diagonal.size)
+        )
 
 
 @lru_cache(maxsize=32)
