@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-
-typer_testing = pytest.importorskip("typer.testing", reason="the command line needs the extra cli")
-pytest.importorskip("skfem", reason="simulating needs the extra pde")
-pytest.importorskip("pyamg", reason="simulating needs the extra pde")
+from typer.testing import CliRunner
 
 from gnvpro.cli import app
 from gnvpro.data import archive, cdr, dcr
 
 
 def run(*words):
-    return typer_testing.CliRunner().invoke(app, ["data", *map(str, words)])
+    return CliRunner().invoke(app, ["data", *map(str, words)])
 
 
 def size_of_png(path):
@@ -50,7 +47,6 @@ def test_cdr_compares_the_standard_set_with_the_shipped_one(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(("problem", "mesh"), [("cdr", 21), ("dcr", 24)])
 def test_plot_draws_a_figure_and_makes_no_set(problem, mesh, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="figures need the extra plot")
     monkeypatch.setenv("GNVPRO_DATA", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     result = run(problem, "--plot", "--mesh", mesh)
@@ -62,7 +58,6 @@ def test_plot_draws_a_figure_and_makes_no_set(problem, mesh, tmp_path, monkeypat
 
 
 def test_cdr_figure_shows_what_was_simulated():
-    pytest.importorskip("matplotlib", reason="figures need the extra plot")
     from gnvpro.data.figures import cdr_figure
 
     flow, reactions, snapshot, *_ = cdr_figure(21).axes
@@ -74,7 +69,6 @@ def test_cdr_figure_shows_what_was_simulated():
 
 
 def test_dcr_figure_shows_what_was_simulated():
-    pytest.importorskip("matplotlib", reason="figures need the extra plot")
     from gnvpro.data.figures import dcr_figure
 
     images = [np.asarray(axis.images[0].get_array()) for axis in dcr_figure(24, (0.7, 0.6, 0.5)).axes if axis.images]

@@ -1,4 +1,4 @@
-"""Making sets: killed, interrupted, cut, altered, outdated, locked, without room or without permission - never a wrong set."""
+"""Making sets: killed, interrupted, cut, altered, outdated, locked, without room or permission - never a wrong set."""
 
 import errno
 import json
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -264,7 +265,6 @@ def running(pid):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="watches processes through /proc")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
 def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_path, monkeypatch):
-    pytest.importorskip("pyamg", reason="solving needs the extra pde")
     process, journal = start_long_run(tmp_path)
     workers = children_of(process.pid)
     assert len(workers) >= 2
@@ -290,9 +290,6 @@ def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_pa
 
 
 def test_parallel_blocks_are_those_of_one_process():
-    pytest.importorskip("pyamg", reason="solving needs the extra pde")
-    from functools import partial
-
     inputs = dcr.draw(4, 0)
     blocks = [np.array([0]), np.array([1, 3]), np.array([2])]
     solve = partial(dcr.problem.simulate, 24)

@@ -1,13 +1,12 @@
-"""The convection-diffusion-reaction solver: orders, an exact decay, an independent discretisation, and what it refuses."""
+"""The convection-diffusion-reaction solver: orders, exact decay, an independent discretisation, what it refuses."""
 
 from itertools import islice
 
 import numpy as np
 import pytest
+import skfem
 import torch
 from scipy.sparse.linalg import splu
-
-skfem = pytest.importorskip("skfem", reason="the convection-diffusion-reaction solver needs the extra pde")
 
 from gnvpro.data import cdr
 from gnvpro.data import convection_diffusion_reaction as pde
@@ -51,7 +50,7 @@ def paper_reactions(u):
 
 
 class TwoDimensional:
-    """The same problem assembled in two dimensions by scikit-fem: mass, transport and the map from nodes to the grid."""
+    """The same problem assembled in two dimensions by scikit-fem: mass, transport, places of its nodes."""
 
     def __init__(self, mesh):
         x = np.linspace(0, 1, mesh)
@@ -143,7 +142,7 @@ def reaction_on(mesh):
 
 
 def manufactured_in_space(mesh):
-    """u = t (150 + 100 cos(pi x1) cos(2 pi x2)): linear in t, so backward Euler is exact and the error is that in space."""
+    """u = t (150 + 100 cos(pi x1) cos(2 pi x2)): linear in t, so backward Euler is exact and the error is spatial."""
     x1, x2 = grid(mesh)
     c1, c2, s1, s2 = np.cos(np.pi * x1), np.cos(2 * np.pi * x2), np.sin(np.pi * x1), np.sin(2 * np.pi * x2)
     shape = 150 + 100 * c1 * c2

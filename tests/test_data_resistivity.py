@@ -5,8 +5,6 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import spsolve
 
-pytest.importorskip("pyamg", reason="the resistivity solver needs the extra pde")
-
 from gnvpro.data import resistivity as dc
 
 CELLS = dc.cells_of(24)
@@ -128,7 +126,7 @@ def test_data_are_differences_to_the_next_node_on_nodes_4_6_to_44():
 
 
 def test_rotating_the_ellipsoid_by_pi_changes_nothing():
-    turned = BODY + [0.0, 0.0, np.pi]
+    turned = BODY + np.array([0.0, 0.0, np.pi])
     assert dc.observe(potential_of(turned)) == pytest.approx(dc.observe(potential_of(BODY)), abs=1e-9)
 
 

@@ -1,6 +1,7 @@
 """What load() gives: sizes, seeds, disjoint sets, the removed mean, where files are looked for, and clear refusals."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,12 +71,10 @@ def test_shipped_cdr_is_small():
 
 
 def test_shipped_cdr_equals_a_fresh_solution():
-    pde = pytest.importorskip("gnvpro.data.convection_diffusion_reaction")
-    pytest.importorskip("skfem", reason="solving needs the extra pde")
     inputs, targets = archive.read(cdr.SHIPPED)
     assert inputs == pytest.approx(cdr.draw(800, 0), abs=1e-15)
     for sample in (0, 799):
-        fresh = pde.simulate(cdr.MESH, inputs[[sample]])
+        fresh = cdr.problem.simulate(cdr.MESH, inputs[[sample]])
         assert np.abs(fresh - targets[[sample]]).max() < 1e-8
 
 
@@ -93,7 +92,6 @@ def test_drawn_inputs_have_the_papers_ranges_and_fewer_are_the_first_of_more():
 
 
 def test_dcr_removes_the_training_mean_from_all_three_sets(tmp_path):
-    pytest.importorskip("pyamg", reason="solving needs the extra pde")
     data = dcr.load(20, 24, data_dir=tmp_path, workers=1, progress=False)
     assert [tuple(y.shape) for y, _ in all_three(data)] == [(16, 3), (2, 3), (2, 3)]
     assert [tuple(c.shape) for _, c in all_three(data)] == [(16, 882), (2, 882), (2, 882)]
@@ -107,7 +105,6 @@ def test_dcr_removes_the_training_mean_from_all_three_sets(tmp_path):
 
 
 def test_simulated_cdr_of_another_size_is_split_in_proportion(tmp_path):
-    pytest.importorskip("skfem", reason="solving needs the extra pde")
     data = cdr.load("simulated", samples=8, mesh=21, data_dir=tmp_path, workers=1, progress=False)
     assert [tuple(c.shape) for _, c in all_three(data)] == [(4, 72), (2, 72), (2, 72)]
 
@@ -173,8 +170,6 @@ def test_bad_settings_are_refused_before_anything_is_written(
 
 
 def test_missing_library_is_asked_for_by_the_name_of_the_extra(monkeypatch, tmp_path):
-    import sys
-
     monkeypatch.setitem(sys.modules, "pyamg", None)
     monkeypatch.setitem(sys.modules, "pyamg.amg_core", None)
     with pytest.raises(ImportError, match=r"pyamg is not installed.*pip install 'gnvpro\[pde\]'"):

@@ -1,4 +1,4 @@
-"""The command line: a thin shell, one function a command, that says errors in one line and leaves the rest to the library."""
+"""The command line: a thin shell, one function a command; errors are said in one line, the rest is the library's."""
 
 from __future__ import annotations
 

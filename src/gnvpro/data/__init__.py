@@ -1,7 +1,7 @@
 """Data sets: every module's load() gives a Split of (inputs, targets), float64, one sample a row.
 
-Files are looked for, and large sets are made, in one data directory: the `data_dir` argument where there is one, else the
-environment variable GNVPRO_DATA, else `gnvpro` in the user's cache directory (XDG_CACHE_HOME, or ~/.cache).
+Files are looked for, and large sets are made, in one data directory: the `data_dir` argument where there is one, else
+the environment variable GNVPRO_DATA, else `gnvpro` in the user's cache directory (XDG_CACHE_HOME, or ~/.cache).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The convection-diffusion-reaction set: 55 reaction coefficients -> concentrations at 6 points and 12 times.
 
-Each coefficient is uniform on [0, 1], then all are divided by their sum. Targets are the last twelve of fifty time steps
-(t = 0.39, ..., 0.50), the six points fastest. 800 samples on 151 x 151 nodes are shipped with the package; the solver is
-in convection_diffusion_reaction.py. Split: 400 / 200 / 200 (or half, a quarter, a quarter) after a seeded shuffle.
+Each coefficient is uniform on [0, 1], then all are divided by their sum. Targets are the last twelve of fifty time
+steps (t = 0.39, ..., 0.50), the six points fastest. 800 samples on 151 x 151 nodes are shipped with the package, made
+by `gnvpro data cdr`; the solver is in convection_diffusion_reaction.py.
+Split: 400 / 200 / 200 (or half, a quarter, a quarter) after a seeded shuffle.
 """
 
 from __future__ import annotations

@@ -2,25 +2,25 @@
 
     du/dt = div(D grad u) - v . grad u + f + rbar(x) sum_k y_k r_k(u),   D grad u . n = 0,   u(0) = 0,   0 < t <= 0.5
     v = (4.5 (1 + 0.8 sin 2 pi x1), 5.5 (0.5 - x2)),   D = 0.5
-    r_ij(u) = logistic(ln C^-2 ((u - u_i)/(u_j - u_i) - 1/2)),   u_i = 5 + 6 (i - 1),   C = 1e-3/(1 - 1e-3),   1 <= i < j <= 11
+    r_ij(u) = logistic(ln C^-2 ((u - u_i)/(u_j - u_i) - 1/2)),  u_i = 5 + 6 (i - 1),   C = 1e-3/(1 - 1e-3),  i < j <= 11
 
 (the paper's C e^z/(1 + C e^z) is the logistic function of z + ln C). The source f is three pulsating Gaussians.
 
-Bilinear elements are products of linear elements on a line, D is constant and v_i depends on x_i alone. So with the mass
-matrix M, stiffness K and convection V of a line, and L_i = M^-1 (D K + V_i), a backward Euler step reads
+Bilinear elements are products of linear elements on a line, D is constant and v_i depends on x_i alone. So with the
+mass matrix M, stiffness K and convection V of a line, and L_i = M^-1 (D K + V_i), a backward Euler step reads
 
     (I + dt (L_1 x I + I x L_2)) u = u_old + dt s(t) + dt rbar r(u)
 
-where s solves M s = load of f, and the reaction is taken at the nodes (second order, as the elements are). The linear part
-never changes and L_i = S_i Lambda_i S_i^-1, so its exact inverse is four small matrix products for every sample:
+where s solves M s = load of f, and the reaction is taken at the nodes (second order, as the elements are). The linear
+part never changes and L_i = S_i Lambda_i S_i^-1, so its exact inverse is four small matrix products for every sample:
 
     (I + dt L)^-1 F = S_1 [ (S_1^-1 F S_2^-T) / (1 + dt (lambda_1 + lambda_2')) ] S_2^T         fast diagonalisation
 
 The step is solved by fixed-point (chord) iteration on that inverse, many samples at a time. The reaction's slope is at
 most about 0.25/dt and diffusion damps it further, so an iteration gains about one digit.
-A sample's reaction is one function of u: it is tabulated once and read by cubic Hermite interpolation (error below 1e-11).
+A sample's reaction is one function of u: it is tabulated once and read by cubic Hermite interpolation, to 1e-11.
 
-Legend: y -> inputs;  rbar -> heterogeneity;  sum y_k r_k -> Reaction;  S, Lambda -> Line.vectors, Line.values;  f -> pulses
+Legend: y -> inputs;  rbar -> heterogeneity;  sum y_k r_k -> Reaction;  S, Lambda -> Line.vectors, .values;  f -> pulses
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,6 +69,11 @@ def velocity1(x1: Array) -> Array:
 def velocity2(x2: Array) -> Array:
     """Second component of the velocity, a function of x2."""
     return 5.5 * (0.5 - x2)
+
+
+def bump(centre: float, x: Array) -> Array:
+    """One factor of a source's Gaussian."""
+    return np.exp(-200.0 * (x - centre) ** 2)
 
 
 def check_mesh(mesh: int) -> None:
@@ -116,7 +122,7 @@ class Line:
         return np.linalg.solve(self.mass, load)
 
 
-def _basis(n_nodes: int) -> object:
+def _basis(n_nodes: int) -> Any:
     """Linear elements with a quadrature that is exact far beyond the discretisation error."""
     skfem = need("skfem", "pde")
     return skfem.Basis(skfem.MeshLine(np.linspace(0.0, 1.0, n_nodes)), skfem.ElementLineP1(), intorder=8)
@@ -174,12 +180,12 @@ def reaction_functions(u: Array) -> tuple[Array, Array]:
 
 
 class Reaction:
-    """sum_k y_k r_k(u) for many samples: tables on a uniform grid in u, one row a sample, read by cubic interpolation."""
+    """sum_k y_k r_k(u) for many samples: a table on a uniform grid in u, one row a sample, cubic in between."""
 
     low, spacing, size = -8.0, 1.0 / 128, 24 * 1024  # up to u = 184: beyond 65 all reactions are saturated
 
     def __init__(self, inputs: Array) -> None:
-        grid = self.low + self.spacing * np.arange(self.size)
+        grid = self.low + self.spacing * np.arange(self.size, dtype=np.float64)
         values, slopes = (torch.from_numpy(inputs @ r.T) for r in reaction_functions(grid))
         slopes *= self.spacing
         rise = values[:, 1:] - values[:, :-1]
@@ -227,11 +233,8 @@ def problem(mesh: int) -> Problem:
     check_mesh(mesh)
     line1, line2 = Line.of(mesh, DIFFUSION, velocity1), Line.of(mesh, DIFFUSION, velocity2)
     pulses = [
-        amplitude
-        * np.outer(
-            *(line.project(lambda x, c=c: np.exp(-200.0 * (x - c) ** 2)) for line, c in zip((line1, line2), centre))
-        )
-        for amplitude, centre, _ in SOURCES
+        amplitude * np.outer(line1.project(partial(bump, c1)), line2.project(partial(bump, c2)))
+        for amplitude, (c1, c2), _ in SOURCES
     ]
     x1, x2 = line1.nodes[:, None], line2.nodes[None, :]
     heterogeneity = 500.0 * (0.8 + 0.2 * np.sin(2 * np.pi * x1) * np.cos(2 * np.pi * x2) + x2)

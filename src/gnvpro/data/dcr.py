@@ -2,8 +2,8 @@
 
 Inputs are uniform on [0, 1] x [0.25, 3] x [0, pi]. Targets are the differences to the next node in x1, then in x2, on
 21 x 21 surface points. The solver is in resistivity.py. The set is made on first use and kept in the data directory.
-Split: 8000 / 1000 / 1000 (or 80%, 10%, 10%) after a seeded shuffle; then the mean of the training targets is removed from all
-three, since it is mostly the dipole.
+Split: 8000 / 1000 / 1000 (or 80%, 10%, 10%) after a seeded shuffle; then the mean of the training targets is removed
+from all three, since it is mostly the dipole.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load(
     workers: int | None = None,
     progress: bool = True,
 ) -> Split:
-    """The set on mesh x mesh x mesh/2 cells, mean removed; `seed` shuffles before the split, `draw_seed` draws inputs."""
+    """The set on mesh x mesh x mesh/2 cells, mean removed; `draw_seed` draws the inputs, `seed` shuffles and splits."""
     if samples < sum(SHARES):
         raise ValueError(f"samples must be at least {sum(SHARES)} to fill all three sets, got {samples}")
     _, inputs, targets = simulated(

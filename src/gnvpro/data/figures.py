@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import cdr, dcr
+from . import cdr, dcr, resistivity
 from . import convection_diffusion_reaction as transport
-from . import resistivity
 from .extras import need
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def dcr_figure(mesh: int = dcr.MESH, inputs: tuple[float, float, float] = (0.7, 
     half = (points[1] - points[0]) / 2
     sides = (points[0] - half, points[-1] + half)
     for axis, values, direction in zip(right.subplots(2, 1), data.reshape(2, 21, 21), ("x_1", "x_2"), strict=True):
-        # next to the electrodes the data are ten thousand times what they are between them: a logarithmic scale shows both
+        # next to the electrodes the data are ten thousand times those between them: a logarithmic scale shows both
         norm = need("matplotlib.colors", "plot").SymLogNorm(1e-4, vmin=-10, vmax=10)
         image = axis.imshow(values.T, origin="lower", extent=(*sides, *sides), cmap="PuOr_r", norm=norm)
         bar = right.colorbar(image, ax=axis, ticks=(-1e1, -1e-1, -1e-3, 0, 1e-3, 1e-1, 1e1))

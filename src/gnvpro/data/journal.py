@@ -2,9 +2,9 @@
 
     one line: the stamp of the set        records: sample number, targets, CRC-32 of both
 
-A record is appended with a single write as soon as its sample is solved, so a killed run loses only what was being solved.
-Opening takes a lock (released by the system however the owner ends), keeps the records of the same stamp up to the first
-damaged one and cuts off the rest.
+A record is appended with a single write as soon as its sample is solved, so a killed run loses only what was being
+solved. Opening takes a lock (released by the system however the owner ends), keeps the records of the same stamp up to
+the first damaged one and cuts off the rest.
 """
 
 from __future__ import annotations

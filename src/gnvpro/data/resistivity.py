@@ -6,18 +6,19 @@ On the box (0,2) x (0,2) x (0,1), surface at x3 = 1,
     m(x; y) = exp(10 exp(-(|diag(sqrt 2, 1) Q(y3) (x1 - 1, x2 - 1)|^2 + (x3 - y1)^2) / y2^2))
     q = current -1 at (1, 1/6, 1) and +1 at (1, 11/6, 1),   Q(a) = [[cos a, -sin a], [sin a, cos a]]
 
-Nodal finite volumes: u lives on the nodes, m on the cells, and an edge conducts with the mean m of its four cells (fewer
-on the boundary) times the area of its dual face over its length. The matrix A is the weighted graph Laplacian of the
-edges: symmetric, row sums zero, constants in its kernel. The currents sum to zero, so A u = b is consistent, and the
-data, being differences, do not see the constant:
+Nodal finite volumes: u lives on the nodes, m on the cells, and an edge conducts with the mean m of its four cells
+(fewer on the boundary) times the area of its dual face over its length. The matrix A is the weighted graph Laplacian of
+the edges: symmetric, row sums zero, constants in its kernel. The currents sum to zero, so A u = b is consistent, and
+the data, being differences, do not see the constant:
 
     u(next node in x1) - u(node),  u(next node in x2) - u(node)   on 21 x 21 surface nodes from 1/6 to 11/6
 
-A u = b is solved by conjugate gradients, preconditioned by one geometric multigrid V-cycle: each level halves the cells,
-the coarse matrix has the same seven points, with edge conductances averaged from the finer ones, interpolation P is
-trilinear, restriction P^T, one Gauss-Seidel sweep forward on the way down and one backward on the way up (so the cycle
-is symmetric), a dense inverse last. Patterns, P and index maps depend on the mesh alone and are built once; a sample only
-fills in numbers. (Coarse edges from 2 x 2 x 2 means of m need 11.3 iterations on average and 15 at worst, these 10.3 and 12.)
+A u = b is solved by conjugate gradients, preconditioned by one geometric multigrid V-cycle: each level halves the
+cells, the coarse matrix has the same seven points, with edge conductances averaged from the finer ones, interpolation P
+is trilinear, restriction P^T, one Gauss-Seidel sweep forward on the way down and one backward on the way up (so the
+cycle is symmetric), a dense inverse last. Patterns, P and index maps depend on the mesh alone and are built once; a
+sample only fills in numbers. (Coarse edges from 2 x 2 x 2 means of m need 11.3 iterations on average and 15 at worst;
+these need 10.3 and 12.)
 
 Legend: m -> conductivity;  y -> inputs: depth, radius, angle;  u -> potential;  b -> currents;  A -> matrix
 """
