@@ -9,7 +9,6 @@ the first damaged one and cuts off the rest.
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 from types import TracebackType
@@ -61,7 +60,8 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file: the set is safe elsewhere."""
-        os.unlink(self.path)
+        self._file.close()  # Windows deletes no open file
+        self.path.unlink(missing_ok=True)
 
     def _lock(self) -> None:
         if fcntl is not None:
