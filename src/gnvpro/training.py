@@ -36,7 +36,8 @@ from gnvpro.methods import Settings
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
 from gnvpro.penalties import Tikhonov
-from gnvpro.run import METHODS, Data, Plan, Run
+from gnvpro.plan import Data, Plan
+from gnvpro.run import METHODS, Run
 from gnvpro.status import Status
 
 SOLVERS = ("auto", "krylov")
