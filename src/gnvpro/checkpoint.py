@@ -54,7 +54,10 @@ def load(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"checkpoint {str(path)!r} is damaged (its checksum does not match); remove it to start afresh"
         )
-    return torch.load(io.BytesIO(payload), weights_only=True)
+    try:
+        return torch.load(io.BytesIO(payload), weights_only=True)
+    except Exception as error:  # torch does not say which ones it raises
+        raise ValueError(f"checkpoint {str(path)!r} holds what gnvpro does not write: {error}") from None
 
 
 def check_writable(path: Path) -> None:

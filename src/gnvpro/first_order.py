@@ -103,7 +103,7 @@ class LBFGSvpro:
             self._variable.grad = point.gradient
             return torch.tensor(point.value, dtype=torch.float64)
 
-        self._optimizer.step(closure)  # type: ignore[no-untyped-call]
+        self._optimizer.step(closure)
         after = next((p for p in seen if torch.equal(p.theta, self._variable.detach())), before)
         if after is before or not after.value <= before.value:
             self.status = Status.STEP_TOO_SMALL

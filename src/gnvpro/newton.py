@@ -107,6 +107,18 @@ class HeadObjective:
         """Evaluate at a head given as a matrix."""
         return self.at(self.from_W(W), None)
 
+    def first(self, start: WarmStart | None) -> tuple[HeadPoint, WarmStart | None]:
+        """Where to begin: the warm start, unless W = 0 is better.
+
+        Where classes are nearly separable W is large. At a theta farther off its outputs may then be large and wrong,
+        the loss flat around them, and Newton's method slow to come back; from zero it never is.
+        """
+        zero = self.at_W(self.Z.new_zeros(self.shape))
+        if start is None:
+            return zero, None
+        warm = self.at_W(start.W)
+        return (warm, start) if warm.value < zero.value else (zero, None)
+
 
 @dataclass(frozen=True)
 class NewtonKrylov:
@@ -121,7 +133,7 @@ class NewtonKrylov:
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
-        first = objective.at_W(start.W if start else Z.new_zeros(objective.shape))
+        first, _ = objective.first(start)
         last: list[Arnoldi] = []
 
         def build_model(point: HeadPoint) -> KrylovModel:
@@ -160,23 +172,21 @@ class Newton:
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         plain = HeadObjective(Z, misfit, head_penalty)
-        point = plain.at_W(start.W if start else Z.new_zeros(plain.shape))
+        point, start = plain.first(start)
         tolerance = gradient_tolerance(plain, point, self.atol, self.rtol)
         factor = start.factor if start else None
         status, done = Status.ITERATIONS_SPENT, 0
         while done < self.iterations and status is Status.ITERATIONS_SPENT:
-            if factor is None:
+            if factor is None or done:
                 factor = cholesky(assemble_hessian(plain, point.outputs))
             objective = HeadObjective(Z, misfit, head_penalty, factor)
-            first = objective.at_W(point.W)
-            region = TrustRegion(objective, Krylov(30, 1e-2), first)
+            begin = objective.at_W(point.W)
+            region = TrustRegion(objective, Krylov(30, 1e-2), begin)
             # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
-            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is first:
+            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
                 budget = min(self.refactor_after, self.iterations - done)
                 point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
                 done += max(used, 1)
-            if status is Status.ITERATIONS_SPENT:
-                factor = None
         W, outputs = point.W, point.outputs
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
