@@ -157,9 +157,28 @@ def test_stamp_tells_everything_a_set_depends_on():
 
 
 def test_a_solver_that_returns_nan_never_becomes_a_set(tmp_path):
-    with pytest.raises(ArithmeticError, match="solver of toy failed for inputs"):
+    with pytest.raises(ArithmeticError, match="solver of toy failed for"):
         make(tmp_path, lambda inputs: np.full((len(inputs), 4), np.nan))
     assert not path_in(tmp_path).exists()
+
+
+def test_a_failed_write_ends_the_worker_processes_at_once(tmp_path, monkeypatch):
+    ended = []
+
+    def blocks(solve, inputs, blocks, workers):
+        try:
+            yield np.array([0]), TARGETS[:1]
+        finally:
+            ended.append(True)
+
+    def refuse(*_args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(simulation, "solve_blocks", blocks)
+    monkeypatch.setattr(Journal, "append", refuse)
+    with pytest.raises(OSError, match="No space left") as caught:
+        make(tmp_path, Solver())
+    assert ended, caught  # while the traceback is still held
 
 
 def test_two_makers_of_one_set_do_not_meet(tmp_path):
