@@ -254,6 +254,9 @@ def test_a_complete_set_in_a_read_only_directory_is_used(tmp_path, monkeypatch):
 
 LONG_RUN = "from gnvpro.data import dcr; dcr.load(3000, 24, data_dir={directory!r}, workers=2)"
 RECORD = 8 + 882 * 8 + 4
+# workers have one thread, this process perhaps more, and sum in another order: equal to the solver's residual of 1e-10
+# times the largest difference, about 10
+ROUNDING = 1e-9
 
 
 def start_long_run(directory):
@@ -305,7 +308,7 @@ def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_pa
     solved_before = targets.any(axis=1)  # the stand-in solver gives zeros
     assert solved_before.sum() == kept
     some = np.flatnonzero(solved_before)[:3]
-    assert (targets[some] == dcr.problem.simulate(24, inputs[some])).all()
+    assert np.abs(targets[some] - dcr.problem.simulate(24, inputs[some])).max() < ROUNDING
 
 
 def test_parallel_blocks_are_those_of_one_process():
@@ -315,7 +318,7 @@ def test_parallel_blocks_are_those_of_one_process():
     targets = np.zeros((4, 882))
     for rows, part in simulation.solve_blocks(solve, inputs, blocks, 2):
         targets[rows] = part
-    assert (targets == solve(inputs)).all()
+    assert np.abs(targets - solve(inputs)).max() < ROUNDING
 
 
 def test_plain_lines_tell_the_time_left(capsys, monkeypatch):
