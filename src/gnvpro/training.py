@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from gnvpro import checkpoint as checkpoints
@@ -42,6 +44,7 @@ from gnvpro.status import Status
 
 SOLVERS = ("auto", "krylov")
 DENSE_HEAD = 1500  # entries of W up to which the inner Hessian is assembled
+SMALL_INPUTS = 200_000  # entries of the inputs up to which one thread is faster
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ def train(
         raise TypeError(f"on_iteration must be a function of one record, got {on_iteration!r}")
     inputs = check_inputs("inputs", inputs, model)
 
-    with evaluation_mode(model):
+    with evaluation_mode(model), suitable_threads(inputs.numel()):
         network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]))
         plan.theta_penalty.bind(model, network.parameters)
         data = Data(inputs, check_targets("targets", targets, inputs, network, objective))
@@ -198,6 +201,18 @@ def train(
             run.resume(plan.checkpoint)
         status = run.run()
         return Result(run.network.model, status, run.history)
+
+
+@contextmanager
+def suitable_threads(entries: int) -> Iterator[None]:
+    """One thread where arrays are so small that several would mostly wait for each other; as many as before afterwards."""
+    before = torch.get_num_threads()
+    if entries < SMALL_INPUTS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def default_eliminator(loss: Loss, network: SeparableNetwork) -> Eliminator:
