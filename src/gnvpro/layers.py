@@ -323,5 +323,5 @@ def rule_for(module: nn.Module) -> Rule | None:
     """Rule of a layer, or None."""
     for kind in type(module).__mro__:
         if kind in RULES:
-            return RULES[kind] if type(module).forward is kind.forward else None  # type: ignore[attr-defined]
+            return RULES[kind] if type(module).forward is kind.forward else None
     return None

@@ -10,8 +10,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from gnvpro.networks.stack import Stack
 
-class ConvNet(nn.Sequential):
+
+class ConvNet(Stack):
     """Convolutional classifier of 32 x 32 RGB images, ending in a linear head.
 
     >>> ConvNet()(torch.zeros(2, 3, 32, 32)).shape

@@ -23,7 +23,7 @@ per-sample Jacobians (parameter, seed, sample) then grow along their last axis.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,25 +31,81 @@ import torch
 from torch import Tensor, nn
 
 
+# Stages are swept in blocks of at most this many bytes, so that a drive is used while it is in the cache.
+BLOCK_BYTES = 2**20
+
+
+class Tape:
+    """Keeps states and slopes while the flow advances; `weights` tell how each activation enters the next state."""
+
+    def __init__(self, like: Tensor, weights: list[float]) -> None:
+        width, n = like.shape
+        self.weights = weights
+        self.states = like.new_empty(len(weights), width + 1, n)
+        self.states[:, width] = 1
+        self.slopes = like.new_empty(len(weights), width, n)
+        self._next = 0
+
+    def add(self, state: Tensor, activation: Tensor) -> None:
+        """Append one stage."""
+        i = self._next
+        self.states[i, :-1] = state
+        torch.mul(activation, activation, out=self.slopes[i]).sub_(1).mul_(-self.weights[i])
+        self._next += 1
+
+
 class TangentFlow(ABC):
     """Derivative of a flow u(0) -> u(final_time), feature-major."""
 
-    def __init__(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor, weights: Tensor) -> None:
-        width, n = states[0].shape
-        self.states = matrices.new_ones(len(states), width + 1, n)
-        torch.stack(states, out=self.states[:, :width])
-        k = torch.stack(activations)
-        weights = weights[:, None, None]
-        self.slopes = torch.addcmul(weights, k * weights, k, value=-1)
-        self.matrices = matrices
+    stages_a_step: ClassVar[int]
+
+    def __init__(self, tape: Tape, matrices: Tensor) -> None:
+        self.states, self.slopes, self.matrices = tape.states, tape.slopes, matrices
+
+    def push(self, d_states: Tensor, d_nodes: Tensor | None) -> Tensor:
+        """Tangent (width, n) at the final time, from the initial one and nodal [dK, db]."""
+        weights = None if d_nodes is None else self.stage_weights(d_nodes)
+        for block in self.blocks(1):
+            if weights is None:
+                drive = torch.zeros_like(self.slopes[block])
+            else:
+                drive = torch.bmm(weights[block], self.states[block])
+            d_states = self.push_block(block, d_states, drive)
+        return d_states
+
+    def pull(self, cotangent: Tensor, collect: Callable[[slice, Tensor], None]) -> Tensor:
+        """Initial cotangent (width, m, n) from the final one; `collect` sees the stage cotangents, block by block."""
+        width, m, n = cotangent.shape
+        for block in reversed(self.blocks(m)):
+            g = cotangent.new_empty(block.stop - block.start, width, m, n)
+            cotangent = self.pull_block(block, cotangent, g)
+            collect(block, g)
+        return cotangent
+
+    def pull_weights(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodal [dK, db] and the initial cotangent, summed over samples; transpose of `push`."""
+        d_stages = self.matrices.new_empty(len(self.matrices), len(cotangent), len(cotangent) + 1)
+
+        def collect(block: slice, g: Tensor) -> None:
+            torch.bmm(g[:, :, 0], self.states[block].mT, out=d_stages[block])
+
+        pulled = self.pull(cotangent[:, None], collect)
+        return self.node_weights(d_stages), pulled[:, 0]
+
+    def blocks(self, m: int) -> list[slice]:
+        """Whole steps, in order, for m cotangents a sample."""
+        stages, width, n = self.slopes.shape
+        step = self.stages_a_step
+        steps = max(1, BLOCK_BYTES // (step * width * m * n * self.slopes.element_size()))
+        return [slice(i, min(i + steps * step, stages)) for i in range(0, stages, steps * step)]
 
     @abstractmethod
-    def push(self, d_states: Tensor, drive: Tensor | None) -> Tensor:
-        """Tangent (width, n) carried from the initial to the final time; overwrites `drive`."""
+    def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
+        """Tangent through the steps of a block; overwrites `drive`."""
 
     @abstractmethod
-    def pull(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        """Stage cotangents g (stages, width, m, n) and the initial cotangent, from the final one (width, m, n)."""
+    def pull_block(self, block: slice, cotangent: Tensor, g: Tensor) -> Tensor:
+        """Cotangent back through the steps of a block; fills the stage cotangents `g`."""
 
     @abstractmethod
     def stage_weights(self, d_nodes: Tensor) -> Tensor:
@@ -60,12 +116,8 @@ class TangentFlow(ABC):
         """Transpose of `stage_weights`."""
 
     @abstractmethod
-    def node_jacobians(self, g: Tensor) -> Tensor:
-        """Per-sample derivatives in K, (nodes, width, width, m, n), from the stage cotangents."""
-
-    @abstractmethod
-    def bias_jacobians(self, g: Tensor) -> Tensor:
-        """Per-sample derivatives in b, (nodes, width, m, n), from the stage cotangents."""
+    def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Per-sample derivatives in K and b, (numel, m, n), and the initial cotangent."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +144,10 @@ class FlowLinearization:
             d_bias = d_params["b_in"][:, None]
             d_states = d_bias.expand_as(self.opening_slope).clone() if d_states is None else d_states.add_(d_bias)
         d_states = torch.zeros_like(self.opening_slope) if d_states is None else d_states.mul_(self.opening_slope)
-        d_states = self.flow.push(d_states, self._drive(d_params))
+        d_states = self.flow.push(d_states, self._d_nodes(d_params))
         return d_states.T.reshape(self.output.shape)
 
-    def _drive(self, d_params: Mapping[str, Tensor]) -> Tensor | None:
+    def _d_nodes(self, d_params: Mapping[str, Tensor]) -> Tensor | None:
         dK, db = d_params.get("K"), d_params.get("b")
         if dK is None and db is None:
             return None
@@ -108,18 +160,15 @@ class FlowLinearization:
                 d_nodes[..., width] = db
         else:
             d_nodes = torch.cat((dK, db[..., None]), dim=-1)
-        return self.flow.stage_weights(d_nodes) @ self.flow.states
+        return d_nodes
 
     @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
         """Transpose of `jvp`."""
         width = self.K_in.shape[0]
-        g, pulled = self.flow.pull(cotangent.reshape(-1, width).T.contiguous()[:, None])
-        gradients = {}
-        if "K" in self.shapes or "b" in self.shapes:
-            d_nodes = self.flow.node_weights(g[:, :, 0] @ self.flow.states.mT)
-            gradients = {"K": d_nodes[..., :width], "b": d_nodes[..., width]}
-        g_in = pulled[:, 0] * self.opening_slope
+        d_nodes, pulled = self.flow.pull_weights(cotangent.reshape(-1, width).T.contiguous())
+        gradients = {"K": d_nodes[..., :width], "b": d_nodes[..., width]}
+        g_in = pulled * self.opening_slope
         if "K_in" in self.shapes:
             gradients["K_in"] = g_in @ self.inputs
         if "b_in" in self.shapes:
@@ -131,20 +180,14 @@ class FlowLinearization:
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
         """Per-sample derivatives (numel, m, n) of m cotangents a sample; see `Linearization.jacobian`."""
         m, n, width = seeds.shape
-        g, pulled = self.flow.pull(seeds.permute(2, 0, 1).contiguous())
-        g_in = pulled * self.opening_slope[:, None]
         rows = {}
-        for name in self.shapes:
-            if name == "K":
-                rows[name] = self.flow.node_jacobians(g).view(-1, m, n)
-            elif name == "b":
-                rows[name] = self.flow.bias_jacobians(g).view(-1, m, n)
-            elif name == "K_in":
-                rows[name] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).view(-1, m, n)
-            else:
-                rows[name] = g_in
+        rows["K"], rows["b"], pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous())
+        g_in = pulled * self.opening_slope[:, None]
+        rows["b_in"] = g_in
+        if "K_in" in self.shapes:
+            rows["K_in"] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).view(-1, m, n)
         d_inputs = (self.K_in.T @ g_in.view(width, -1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None
-        return rows, d_inputs
+        return {name: rows[name] for name in self.shapes}, d_inputs
 
 
 class Flow(nn.Module, ABC):
@@ -191,17 +234,19 @@ class Flow(nn.Module, ABC):
         """Matrices (stages, width, width) and biases (stages, width) of the stages, from the nodal weights."""
 
     @abstractmethod
-    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, record: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Carry u (width, n) to the final time; append each stage's state and activation to `record`."""
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, tape: Tape | None) -> Tensor:
+        """Carry u (width, n) to the final time; keep the stages on the tape."""
 
     @abstractmethod
-    def tangent(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor) -> TangentFlow:
-        """Derivative of `advance` at the recorded states."""
+    def tape_weights(self) -> list[float]:
+        """Weight of each stage's activation in the next state."""
+
+    tangent: ClassVar[type[TangentFlow]]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features (..., width) of inputs (..., n_inputs)."""
         u = _open(inputs.reshape(-1, self.n_inputs), self.K_in, self.b_in)
-        u = self.advance(u, *self.stages(self.K, self.b), [])
+        u = self.advance(u, *self.stages(self.K, self.b), None)
         return u.T.reshape(*inputs.shape[:-1], self.width)
 
     @torch.no_grad()
@@ -213,16 +258,15 @@ class Flow(nn.Module, ABC):
         values = {name: params.get(name, p) for name, p in own.items()}
         u = _open(inputs, values["K_in"], values["b_in"])
         matrices, biases = self.stages(values["K"], values["b"])
-        record: list[tuple[Tensor, Tensor]] = []
-        final = self.advance(u, matrices, biases, record)
-        states, activations = map(list, zip(*record, strict=True))
+        tape = Tape(u, self.tape_weights())
+        final = self.advance(u, matrices, biases, tape)
         return FlowLinearization(
             output=final.T.reshape(*inputs.shape[:-1], self.width),
             shapes={name: p.shape for name, p in params.items()},
             inputs=inputs,
             K_in=values["K_in"],
             opening_slope=1 - u * u,
-            flow=self.tangent(states, activations, matrices),
+            flow=self.tangent(tape, matrices),
         )
 
     def extra_repr(self) -> str:

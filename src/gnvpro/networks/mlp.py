@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from gnvpro.networks.stack import Stack
 
-class MLP(nn.Sequential):
+
+class MLP(Stack):
     """Linear + activation layers of the given widths; with `n_outputs`, a linear head at the end.
 
     >>> MLP(2, [4, 4], n_outputs=1)(torch.zeros(5, 2)).shape

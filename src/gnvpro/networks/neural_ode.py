@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gnvpro.networks.flow import Flow, TangentFlow
+from gnvpro.networks.flow import Flow, Tape, TangentFlow
 
 
 class NeuralODE(Flow):
@@ -61,7 +61,7 @@ class NeuralODE(Flow):
         A.diagonal(dim1=-2, dim2=-1).sub_(self.gamma)
         return node_to_stage(A), node_to_stage(b)
 
-    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, record: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, tape: Tape | None) -> Tensor:
         """RK4 steps."""
         h = self.time_step
         A, b = matrices.unbind(), biases[..., None].unbind()
@@ -73,15 +73,16 @@ class NeuralODE(Flow):
             k3 = torch.tanh(torch.addmm(b[j + 2], A[j + 2], u3))
             u4 = torch.add(u, k3, alpha=h)
             k4 = torch.tanh(torch.addmm(b[j + 3], A[j + 3], u4))
-            record += [(u, k1), (u2, k2), (u3, k3), (u4, k4)]
+            if tape is not None:
+                for state, k in ((u, k1), (u2, k2), (u3, k3), (u4, k4)):
+                    tape.add(state, k)
             u = torch.add(u, torch.add(k1 + k4, k2 + k3, alpha=2), alpha=h / 6)
         return u
 
-    def tangent(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor) -> TangentFlow:
-        """Derivative of the RK4 steps."""
+    def tape_weights(self) -> list[float]:
+        """Weights of k1, ..., k4 in u2, u3, u4 and the next u."""
         h = self.time_step
-        weights = matrices.new_tensor([h / 2, h / 2, h, h / 6]).repeat(self.depth)
-        return TangentRK4(states, activations, matrices, weights)
+        return [h / 2, h / 2, h, h / 6] * self.depth
 
     def extra_repr(self) -> str:
         """Sizes, for `repr`."""
@@ -91,43 +92,37 @@ class NeuralODE(Flow):
 class TangentRK4(TangentFlow):
     """Derivative of the RK4 steps; the slopes carry h/2, h/2, h and h/6."""
 
-    def push(self, d_states: Tensor, drive: Tensor | None) -> Tensor:
+    stages_a_step = 4
+
+    def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """Tangent through the steps."""
-        if drive is None:
-            drive = torch.zeros_like(self.slopes)
-        A, s, x = self.matrices.unbind(), self.slopes.unbind(), drive.unbind()
+        A, s, x = self.matrices[block].unbind(), self.slopes[block].unbind(), drive.unbind()
         d1 = d_states
         for j in range(0, len(A), 4):
             d2 = torch.addcmul(d1, s[j], x[j].addmm_(A[j], d1))
             d3 = torch.addcmul(d1, s[j + 1], x[j + 1].addmm_(A[j + 1], d2))
             d4 = torch.addcmul(d1, s[j + 2], x[j + 2].addmm_(A[j + 2], d3))
             last = x[j + 3].addmm_(A[j + 3], d4)
-            d1 = d4.add_(d2).sub_(d1).add_(d3, alpha=2).div_(3).addcmul_(s[j + 3], last)
+            # (d2 + 2 d3 + d4 - d1) / 3 as averages, in place
+            d1 = d2.lerp_(d4, 0.5).lerp_(d3, 0.5).lerp_(d1, -1 / 3).addcmul_(s[j + 3], last)
         return d1
 
-    def pull(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+    def pull_block(self, block: slice, cotangent: Tensor, g: Tensor) -> Tensor:
         """Cotangent through the steps, backwards."""
-        width, m, n = cotangent.shape
-        stages = len(self.slopes)
-        g = cotangent.new_empty(stages, width, m, n)
-        shape = (width, m, n)
-        A, s, gs, flat = (
-            self.matrices.mT.unbind(),
-            self.slopes[:, :, None].unbind(),
-            g.unbind(),
-            g.view(stages, width, -1),
-        )
-        f = flat.unbind()
-        stacked = self.matrices.view(stages // 4, 4 * width, width).mT.unbind()
-        stacked_g = g.view(stages // 4, 4 * width, m * n).unbind()
-        c = cotangent.view(width, m * n)
-        for j in reversed(range(0, stages, 4)):
-            torch.mul(s[j + 3], c.view(shape), out=gs[j + 3])
-            torch.mul(s[j + 2], torch.addmm(c, A[j + 3], f[j + 3], beta=1 / 3).view(shape), out=gs[j + 2])
-            torch.mul(s[j + 1], torch.addmm(c, A[j + 2], f[j + 2], beta=2 / 3).view(shape), out=gs[j + 1])
-            torch.mul(s[j], torch.addmm(c, A[j + 1], f[j + 1], beta=1 / 3).view(shape), out=gs[j])
-            c = torch.addmm(c, stacked[j // 4], stacked_g[j // 4])
-        return g, c.view(shape)
+        A, s = self.matrices[block].mT.unbind(), self.slopes[block, :, None].unbind()
+        shaped, f = g.unbind(), g.flatten(2).unbind()
+        c = cotangent.flatten(1)
+        for j in reversed(range(0, len(A), 4)):
+            torch.mul(s[j + 3], c.view_as(cotangent), out=shaped[j + 3])
+            c3 = torch.addmm(c, A[j + 3], f[j + 3], beta=1 / 3)
+            torch.mul(s[j + 2], c3.view_as(cotangent), out=shaped[j + 2])
+            c2 = torch.addmm(c, A[j + 2], f[j + 2], beta=2 / 3)
+            torch.mul(s[j + 1], c2.view_as(cotangent), out=shaped[j + 1])
+            c1 = torch.addmm(c, A[j + 1], f[j + 1], beta=1 / 3)
+            torch.mul(s[j], c1.view_as(cotangent), out=shaped[j])
+            # c + A' g over the four stages; three of the products are in c1, c2 and c3 already
+            c = c1.add_(c2).add_(c3).sub_(c, alpha=1 / 3).addmm_(A[j], f[j])
+        return c.view_as(cotangent)
 
     def stage_weights(self, d_nodes: Tensor) -> Tensor:
         """Skew part of dK, then nodes to stages."""
@@ -142,21 +137,25 @@ class TangentRK4(TangentFlow):
         d_nodes[..., :-1].sub_(dA.mT)
         return d_nodes
 
-    def node_jacobians(self, g: Tensor) -> Tensor:
-        """Outer products g u' of six stages a node, then their skew part."""
-        stages, width, m, n = g.shape
-        J = g.new_zeros(stages // 4 + 1, width, width, m, n)
-        left, right = g[:, :, None], self.states[:, None, :-1, None]
-        for j in range(stages):
-            step, stage = divmod(j, 4)
-            for node, weight in STAGE_NODES[stage]:
-                J[step + node].addcmul_(left[j], right[j], value=weight)
-        return J - J.transpose(1, 2)
+    def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Outer products g u' of the six stages around a node, then their skew part."""
+        width, m, n = cotangent.shape
+        nodes = len(self.slopes) // 4 + 1
+        in_A, in_b = cotangent.new_zeros(nodes, width, width, m, n), cotangent.new_zeros(nodes, width, m, n)
 
-    def bias_jacobians(self, g: Tensor) -> Tensor:
-        """Stage cotangents gathered on the nodes."""
-        return stage_to_node(g)
+        def collect(block: slice, g: Tensor) -> None:
+            left, right = g[:, :, None].unbind(), self.states[block, None, :-1, None].unbind()
+            for j in range(len(g)):
+                step, stage = divmod(block.start + j, 4)
+                for node, weight in STAGE_NODES[stage]:
+                    in_A[step + node].addcmul_(left[j], right[j], value=weight)
+                    in_b[step + node].add_(g[j], alpha=weight)
 
+        pulled = self.pull(cotangent, collect)
+        return (in_A - in_A.transpose(1, 2)).view(-1, m, n), in_b.view(-1, m, n), pulled
+
+
+NeuralODE.tangent = TangentRK4
 
 # Nodes (0: beginning, 1: end of the step) and weights that make up the weights of each of the four stages.
 STAGE_NODES = (((0, 1.0),), ((0, 0.5), (1, 0.5)), ((0, 0.5), (1, 0.5)), ((1, 1.0),))

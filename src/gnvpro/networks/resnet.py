@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnvpro.networks.flow import Flow, TangentFlow
+from gnvpro.networks.flow import Flow, Tape, TangentFlow
 
 
 class ResNet(Flow):
@@ -34,40 +34,40 @@ class ResNet(Flow):
         """One stage a step, with the weights of its node."""
         return K, b
 
-    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, record: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, tape: Tape | None) -> Tensor:
         """Euler steps."""
         h = self.time_step
         for M, b in zip(matrices.unbind(), biases[..., None].unbind(), strict=True):
             k = torch.tanh(torch.addmm(b, M, u))
-            record.append((u, k))
+            if tape is not None:
+                tape.add(u, k)
             u = torch.add(u, k, alpha=h)
         return u
 
-    def tangent(self, states: list[Tensor], activations: list[Tensor], matrices: Tensor) -> TangentFlow:
-        """Derivative of the Euler steps."""
-        return TangentEuler(states, activations, matrices, matrices.new_full((self.depth,), self.time_step))
+    def tape_weights(self) -> list[float]:
+        """The time step."""
+        return [self.time_step] * self.depth
 
 
 class TangentEuler(TangentFlow):
     """Derivative of the Euler steps; the slopes carry the factor h."""
 
-    def push(self, d_states: Tensor, drive: Tensor | None) -> Tensor:
+    stages_a_step = 1
+
+    def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """du <- du + h s (K du + drive)."""
-        if drive is None:
-            drive = torch.zeros_like(self.slopes)
-        for M, s, x in zip(self.matrices.unbind(), self.slopes.unbind(), drive.unbind(), strict=True):
+        for M, s, x in zip(self.matrices[block].unbind(), self.slopes[block].unbind(), drive.unbind(), strict=True):
             d_states = torch.addcmul(d_states, s, x.addmm_(M, d_states))
         return d_states
 
-    def pull(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        """g = h s cotangent; cotangent <- cotangent + K' g."""
-        width, m, n = cotangent.shape
-        g = cotangent.new_empty(len(self.slopes), width, m, n)
-        flat = cotangent.view(width, m * n)
+    def pull_block(self, block: slice, cotangent: Tensor, g: Tensor) -> Tensor:
+        """g = h s c; c <- c + K' g."""
+        c = cotangent.flatten(1)
+        matrices, slopes = self.matrices[block].mT, self.slopes[block, :, None]
         for j in reversed(range(len(g))):
-            torch.mul(self.slopes[j, :, None], flat.view(width, m, n), out=g[j])
-            flat = torch.addmm(flat, self.matrices[j].T, g[j].view(width, m * n))
-        return g, flat.view(width, m, n)
+            torch.mul(slopes[j], c.view_as(g[j]), out=g[j])
+            c = torch.addmm(c, matrices[j], g[j].flatten(1))
+        return c.view_as(cotangent)
 
     def stage_weights(self, d_nodes: Tensor) -> Tensor:
         """Stages are nodes."""
@@ -77,10 +77,18 @@ class TangentEuler(TangentFlow):
         """Stages are nodes."""
         return d_stages
 
-    def node_jacobians(self, g: Tensor) -> Tensor:
-        """All outer products g u' in one multiplication."""
-        return g[:, :, None] * self.states[:, None, :-1, None]
+    def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Outer products g u' and the stage cotangents themselves."""
+        stages = len(self.slopes)
+        width, m, n = cotangent.shape
+        in_K, in_b = cotangent.new_empty(stages, width, width, m, n), cotangent.new_empty(stages, width, m, n)
 
-    def bias_jacobians(self, g: Tensor) -> Tensor:
-        """The stage cotangents themselves."""
-        return g
+        def collect(block: slice, g: Tensor) -> None:
+            torch.mul(g[:, :, None], self.states[block, None, :-1, None], out=in_K[block])
+            in_b[block] = g
+
+        pulled = self.pull(cotangent, collect)
+        return in_K.view(-1, m, n), in_b.view(-1, m, n), pulled
+
+
+ResNet.tangent = TangentEuler
