@@ -26,6 +26,7 @@ from torch.func import functional_call
 
 from gnvpro.find_head import Anatomy
 from gnvpro.linearize import linearize
+from gnvpro.sample_jacobian import vmapped_jacobian
 
 
 @dataclass
@@ -53,6 +54,8 @@ class FeatureLinearization:
     features: Tensor  # (rows, n_features), in the network's dtype
     jvp: Callable[[Tensor], Tensor]
     vjp: Callable[[Tensor], Tensor]
+    # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
+    jacobian: Callable[[Tensor], Iterator[tuple[slice, dict[str, Tensor]]]]
 
 
 @dataclass
@@ -194,7 +197,27 @@ class SeparableNetwork:
             pieces = d_features.to(self.dtype).split(sizes)
             return torch.stack([part.vjp(piece) for part, piece in zip(parts, pieces, strict=True)]).sum(0)
 
-        return FeatureLinearization(torch.cat([part.features for part in parts]), jvp, vjp)
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+            self.meter.count(samples, seeds.shape[0])
+            start = 0
+            for part, size in zip(parts, sizes, strict=True):
+                for _, jacobians in part.jacobian(seeds[:, start : start + size].to(self.dtype)):
+                    yield slice(start, start + size), jacobians
+                start += size
+
+        return FeatureLinearization(torch.cat([part.features for part in parts]), jvp, vjp, jacobian)
+
+    def jacobian_obstacle(self, inputs: Tensor) -> str | None:
+        """Why the Jacobian of every sample is not to be had; None where it is."""
+        if len(self.anatomy.output_shape) != 1:
+            return "the head runs on many positions of a sample"
+        few, params = inputs[:2], self.split(self.theta())
+        try:
+            part = self._linearize_chunk(params, few)
+            list(part.jacobian(part.features.new_ones((1, len(few), self.n_features))))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            return f"torch.func.vmap cannot run the model ({str(error).splitlines()[0]})"
+        return None
 
     def _chunks(self, inputs: Tensor) -> Sequence[Tensor]:
         return inputs.split(self.chunk) if self.chunk else [inputs]
@@ -221,7 +244,11 @@ class SeparableNetwork:
             gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
             return self.join({prefix + name: value for name, value in gradients.items()})
 
-        return FeatureLinearization(self.rows(layers.output), jvp, vjp)
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+            rows, _ = layers.jacobian(seeds.reshape(len(seeds), *shape), False)
+            yield slice(None), {prefix + name: value for name, value in rows.items()}
+
+        return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
 
     @property
     def _body(self) -> tuple[nn.Module | None, str]:
@@ -268,7 +295,10 @@ class SeparableNetwork:
                 return self.join({})
             return self.join(dict(zip(leaves, pull_back(d_rows, False), strict=True)))
 
-        return FeatureLinearization(rows.detach(), jvp, vjp)
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+            yield slice(None), vmapped_jacobian(lambda p, x: self.rows(self._run(p, x)), params, inputs, seeds)
+
+        return FeatureLinearization(rows.detach(), jvp, vjp, jacobian)
 
     def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The head's input at these parameters."""

@@ -25,6 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnvpro.assemble import Assembler, GaussNewton
 from gnvpro.head import Eliminator, HeadFit, WarmStart, with_ones
 from gnvpro.losses import Misfit
 from gnvpro.network import FeatureLinearization, SeparableNetwork
@@ -67,6 +68,7 @@ class ReducedPoint:
     linearization: FeatureLinearization
     Z: Tensor
     fit: HeadFit | None  # None where the features are not finite
+    assembler: Assembler | None = None  # where the Gauss-Newton matrix is wanted as a matrix
 
     @property
     def theta(self) -> Tensor:
@@ -105,12 +107,22 @@ class ReducedPoint:
         return ReducedDerivatives(self.Z, problem.network.n_features, problem.misfit, self.fit, problem.head_penalty)
 
     @cached_property
+    def gauss_newton(self) -> GaussNewton:
+        """The Gauss-Newton matrix, and with it the gradient: as many backward passes as the head has features, or fewer."""
+        assert self.assembler is not None
+        return self.assembler(
+            self.linearization, self._derivatives, self.problem.theta_penalty.hessian_mv(self.x)
+        )
+
+    @cached_property
     def _gradient(self) -> Tensor:
+        if self.assembler is not None:
+            return self.gauss_newton.gradient
         vjp = self.linearization.vjp(self._derivatives.feature_gradient())
         return vjp + self.problem.theta_penalty.hessian_mv(self.x)
 
     def gradient(self) -> Tensor:
-        """Its gradient: one backward pass, the first time."""
+        """Its gradient: one backward pass, the first time (none where it comes with the Gauss-Newton matrix)."""
         return self._gradient
 
     def curvature(self) -> LinearOperator:
@@ -138,6 +150,7 @@ class ReducedObjective:
 
     problem: Problem
     eliminator: Eliminator
+    assembler: Assembler | None = None
 
     @property
     def epsilon(self) -> float:
@@ -157,7 +170,7 @@ class ReducedObjective:
         if torch.isfinite(Z).all():
             with problem.inner_clock():
                 fit = self.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
-        return ReducedPoint(problem, x, linearization, Z, fit)
+        return ReducedPoint(problem, x, linearization, Z, fit, assembler=self.assembler)
 
 
 @dataclass(frozen=True)
