@@ -31,6 +31,7 @@ class Record:
     validation_loss: float | None = None  # misfit on the validation set, without penalties
     validation_accuracy: float | None = None
     solver: str | None = None
+    damping: float | None = None  # of the trial, where the solver is dense
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""

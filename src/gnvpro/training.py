@@ -32,9 +32,9 @@ from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
 from gnvpro.objective import Problem
 from gnvpro.penalties import Tikhonov
+from gnvpro.solvers import SOLVERS, DenseSettings, choose_solver, obstacle
 from gnvpro.status import Status
 
-SOLVERS = ("auto", "krylov")
 DENSE_HEAD = 1500  # entries of W up to which the inner Hessian is assembled
 
 
@@ -69,6 +69,7 @@ def train(
     work: float = 600.0,
     iterations: int | None = None,
     solver: str = "auto",
+    dense: DenseSettings | None = None,
     max_rank: int = 20,
     rtol: float = 1e-2,
     eliminator: Eliminator | None = None,
@@ -91,7 +92,9 @@ def train(
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
         work: budget in work units, passes over the training set. 0 eliminates the head at the given theta, nothing else.
         iterations: cap on the trial steps.
-        solver: "krylov", the paper's, or "auto".
+        solver: "dense" takes exact steps from the whole Gauss-Newton matrix, for up to a few thousand parameters;
+            "krylov" the paper's steps; "auto" chooses by size, and the history tells what it chose.
+        dense: settings of the dense solver, for example `DenseSettings(memory=1e9)`.
         max_rank: largest Krylov space; it costs two work units a dimension.
         rtol: relative residual at which the Krylov space is large enough.
         eliminator: how the head is eliminated, for example `gnvpro.NewtonKrylov(max_rank=15)`; chosen by default.
@@ -134,8 +137,9 @@ def train(
                 network, val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
             )
         problem = Problem(network, inputs, misfit, penalty.bind(model, network.parameters), alpha_W)
-        settings = Settings(max_rank, rtol, lambda: budget - network.meter.work)
         eliminator = eliminator or default_eliminator(misfit, network)
+        switches = pick_solver(solver, method, problem, eliminator, dense or DenseSettings())
+        settings = Settings(max_rank, rtol, lambda: budget - network.meter.work, switches)
         clock = time.perf_counter()
         state = make_method(problem, eliminator, network.theta(), None, settings)
         if not math.isfinite(state.point.value):
@@ -145,6 +149,19 @@ def train(
             )
         run = Run(network, problem, held_out, clock, budget, on_iteration, progress)
         return Result(model, run.train(state, cap), run.history)
+
+
+def pick_solver(
+    solver: str, method: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings
+) -> DenseSettings | None:
+    """The settings of the dense solver where it is asked for or best; None for Krylov spaces."""
+    if solver == "dense":
+        problem_with_it = obstacle(problem, settings) if method == "gnvpro" else "it needs method='gnvpro'"
+        if problem_with_it is not None:
+            raise ValueError(f"solver='dense' cannot be used: {problem_with_it}; use solver='krylov' or 'auto'")
+        return settings
+    wanted = solver == "auto" and method == "gnvpro" and choose_solver(problem, eliminator, settings) == "dense"
+    return settings if wanted else None
 
 
 def default_eliminator(misfit: Misfit, network: SeparableNetwork) -> Eliminator:
@@ -213,15 +230,11 @@ class Run:
         point = method.point
         if self.held_out is not None and (trial is None or trial.accepted):
             self._validation = self.held_out.evaluate(point.theta, point.W)
-        affordable = trial is not None or self.network.meter.work + 1 <= self.budget
-        gradient_norm = (
-            float(torch.linalg.vector_norm(point.gradient())) if affordable and self.network.n_theta else None
-        )
         record = Record(
             iteration=len(self.history),
             loss=point.value,
             misfit=point.misfit,
-            gradient_norm=gradient_norm,
+            gradient_norm=method.gradient_norm() if self.network.n_theta else None,
             radius=trial.radius if trial else None,
             ratio=trial.ratio if trial else None,
             rank=trial.rank if trial else None,
@@ -232,7 +245,8 @@ class Run:
             accuracy=self.problem.misfit.accuracy(point.outputs),
             validation_loss=self._validation[0],
             validation_accuracy=self._validation[1],
-            solver="krylov" if trial else None,
+            solver=trial.solver if trial else None,
+            damping=trial.damping if trial else None,
         )
         self.history.append(record)
         return record
@@ -241,8 +255,9 @@ class Run:
 def progress_line(record: Record) -> str:
     """One iteration in one line."""
     held_out = "" if record.validation_loss is None else f"  validation {record.validation_loss:.4e}"
+    bound = f"damping {record.damping:.1e}" if record.radius is None else f"radius {record.radius:.1e}"
     verdict = "accepted" if record.accepted else "rejected"
     return (
-        f"{record.iteration:4d}  loss {record.loss:.4e}{held_out}  radius {record.radius:.1e}  rank {record.rank}  "
+        f"{record.iteration:4d}  loss {record.loss:.4e}{held_out}  {bound}  rank {record.rank}  "
         f"{verdict}  work {record.work:g}  {record.seconds:.1f} s"
     )
