@@ -149,7 +149,7 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 def dot(a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
     assert a.keys() == b.keys()
-    return sum((torch.sum(a[key] * b[key]) for key in a), start=torch.zeros((), dtype=F64))
+    return sum((torch.sum(a[key] * b[key]) for key in a), start=torch.zeros(()))
 
 
 def test_output_is_what_the_module_computes(case: Case) -> None:
@@ -214,6 +214,34 @@ def test_products_leave_the_linearization_as_it_was(case: Case) -> None:
     assert torch.equal(case.made.jvp(case.d_params, case.d_inputs), first[0])
     for key, gradient in case.made.vjp(case.cotangent, False)[0].items():
         assert torch.equal(gradient, first[1][key])
+
+
+def test_products_leave_their_arguments_as_they_were(case: Case) -> None:
+    before = case.d_inputs.clone(), case.cotangent.clone()
+    case.made.jvp(case.d_params, case.d_inputs)
+    case.made.vjp(case.cotangent, True)
+    case.made.jacobian(case.cotangent[None], True)
+    assert torch.equal(case.d_inputs, before[0])
+    assert torch.equal(case.cotangent, before[1])
+
+
+def test_single_precision_convnet_agrees_with_autograd() -> None:
+    torch.manual_seed(0)
+    net = ConvNet()
+    inputs, cotangent = torch.randn(3, 3, 32, 32), torch.randn(3, 10)
+    made = linearize(net, {name: p.detach() for name, p in net.named_parameters()}, inputs)
+    assert made is not None
+    output = net(inputs)
+    assert gap(made.output, output.detach()) < 1e-5
+    gradients, _ = made.vjp(cotangent, False)
+    for (name, _), gradient in zip(
+        net.named_parameters(), torch.autograd.grad(output, list(net.parameters()), cotangent), strict=True
+    ):
+        assert gap(gradients[name], gradient) < 1e-5, name
+    d_params = {name: torch.randn_like(p) for name, p in net.named_parameters()}
+    d_output = made.jvp(d_params, None)
+    scale = d_output.norm() * cotangent.norm()
+    assert abs(torch.sum(d_output * cotangent) - dot(gradients, d_params)) <= 1e-5 * scale
 
 
 def test_single_precision_stays_single() -> None:

@@ -1,20 +1,19 @@
-"""Derivatives of single layers: the rules behind `gnvpro.linearize`.
+"""Derivatives of single layers, each at a point; `gnvpro.rules` makes them from modules.
 
     linear     y = x w^T + b       dy = dx w^T + x dw^T + db         gradients  c^T x,  sum c,   pulled back  c w
     convolve   y = w * x + b       dy = w * dx + dw * x + db         its two transposes
     pointwise  y = f(x)            dy = f'(x) dx                     c f'(x)
     the rest (pooling, reshaping, nothing) is linear in x and has no parameters
 
-A rule looks at the forward method, not at the class name: a subclass that keeps its parent's forward keeps its rule.
-Per-sample Jacobians are parameter-major, (numel, m, n). Between layers of features the seeds (m, n, features) are stored
-features first, so that the permutations below cost nothing.
+Per-sample Jacobians are parameter-major, (numel, m, n). Between layers of features the seeds (m, n, features) are
+stored features first, so that the permutations below cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ class LinearLayer:
     inputs: Tensor
     weight: Tensor
     trainable: frozenset[str]
+    fresh: ClassVar[bool] = True  # results never share memory with arguments
 
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
@@ -91,6 +91,7 @@ class ConvLayer:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    fresh: ClassVar[bool] = True
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return torch.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
@@ -171,6 +172,11 @@ class Pointwise:
 
     output: Tensor
     slope: Tensor
+    fresh: ClassVar[bool] = True
+
+    def scale_(self, d: Tensor) -> Tensor:
+        """f'(x) d in place, for tangents and cotangents nobody else holds."""
+        return d.mul_(self.slope)
 
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
@@ -200,6 +206,7 @@ class Fixed:
     output: Tensor
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor], Tensor]
+    fresh: bool
 
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
@@ -217,111 +224,3 @@ class Fixed:
         if not want_inputs:
             return {}, None
         return {}, self.backward(seeds.flatten(0, 1)).unflatten(0, seeds.shape[:2])
-
-
-Rule = Callable[[Any, Mapping[str, Tensor], Tensor], Any]
-
-
-def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> LinearLayer | None:
-    if inputs.dim() < 2:
-        return None
-    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
-    assert weight is not None
-    return LinearLayer(nn.functional.linear(inputs, weight, bias), inputs, weight, frozenset(params))
-
-
-def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> ConvLayer | None:
-    before, after = module._reversed_padding_repeated_twice[::2], module._reversed_padding_repeated_twice[1::2]
-    if inputs.dim() != 4 or module.padding_mode != "zeros" or before != after:
-        return None
-    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
-    assert weight is not None
-    padding = tuple(reversed(before))  # numbers also for padding="same"
-    output = torch.conv2d(inputs, weight, bias, module.stride, padding, module.dilation, module.groups)
-    return ConvLayer(output, inputs, weight, frozenset(params), module.stride, padding, module.dilation, module.groups)
-
-
-def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed | None:
-    if inputs.dim() != 4:
-        return None
-    kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
-    options = (kernel, stride, padding, module.ceil_mode, module.count_include_pad, module.divisor_override)
-    shape = inputs.shape[1:]
-
-    def backward(c: Tensor) -> Tensor:
-        # The kernel asks for the inputs but reads only their shape.
-        return torch.ops.aten.avg_pool2d_backward(c, c.new_empty(len(c), *shape), *options)
-
-    def forward(x: Tensor) -> Tensor:
-        return torch.ops.aten.avg_pool2d(x, *options)
-
-    return Fixed(forward(inputs), forward, backward)
-
-
-def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed | None:
-    if module.start_dim % inputs.dim() == 0:  # would merge the samples
-        return None
-    shape = inputs.shape[1:]
-    return Fixed(module(inputs), module.forward, lambda c: c.reshape(len(c), *shape))
-
-
-def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed:
-    return Fixed(inputs, lambda x: x, lambda c: c)
-
-
-def _tanh(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
-    y = torch.tanh(inputs)
-    return Pointwise(y, 1 - y * y)
-
-
-def _sigmoid(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
-    y = torch.sigmoid(inputs)
-    return Pointwise(y, y * (1 - y))
-
-
-def _relu(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
-    return Pointwise(torch.relu(inputs), inputs > 0)
-
-
-def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
-    """Slope by one backward pass."""
-    with torch.enable_grad():
-        x = inputs.detach().requires_grad_()
-        y = module(x.clone())  # some activations work in place
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
-    return Pointwise(y.detach(), slope)
-
-
-def _value(module: nn.Module, params: Mapping[str, Tensor], name: str) -> Tensor | None:
-    own = getattr(module, name)
-    return params[name] if name in params else None if own is None else own.detach()
-
-
-def _pair(size: int | tuple[int, int]) -> list[int]:
-    return [size, size] if isinstance(size, int) else list(size)
-
-
-RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _conv2d,
-    nn.AvgPool2d: _avg_pool,
-    nn.Flatten: _flatten,
-    nn.Identity: _identity,
-    nn.Dropout: _identity,
-    nn.Tanh: _tanh,
-    nn.Sigmoid: _sigmoid,
-    nn.ReLU: _relu,
-    nn.LeakyReLU: _differentiated,
-    nn.ELU: _differentiated,
-    nn.SiLU: _differentiated,
-    nn.GELU: _differentiated,
-    nn.Softplus: _differentiated,
-}
-
-
-def rule_for(module: nn.Module) -> Rule | None:
-    """Rule of a layer, or None."""
-    for kind in type(module).__mro__:
-        if kind in RULES:
-            return RULES[kind] if type(module).forward is kind.forward else None
-    return None

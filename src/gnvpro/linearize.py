@@ -6,14 +6,14 @@ A `Linearization` keeps what the forward pass computed (layer inputs, slopes of 
     vjp        (J_params^T c, J_inputs^T c)                             one cotangent, backward
     jacobian   the same for m cotangents a sample, sample by sample     what the exact Gauss-Newton step needs
 
-Nothing known at the point is computed again. Chains of layers with a rule in `gnvpro.layers` are covered, and so is any
+Nothing known at the point is computed again. Chains of layers with a rule in `gnvpro.rules` are covered, and so is any
 module with a method
 
     linearize(params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None
 
 which is how a network of your own joins in. `params` maps the names of the parameters to differentiate (relative to the
-module) to the values to use; a parameter that is missing there is frozen at the module's own value. Modules are taken in
-evaluation mode: dropout is the identity.
+module) to the values to use; a parameter that is missing there is frozen at the module's own value. Modules are taken
+in evaluation mode: dropout is the identity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from gnvpro.layers import rule_for
+from gnvpro.layers import Pointwise
+from gnvpro.rules import rule_for
 
 
 class Linearization(Protocol):
@@ -42,7 +43,7 @@ class Linearization(Protocol):
         """Transpose of `jvp`: gradients by parameter, and the cotangent of the inputs if wanted."""
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Per-sample derivatives of seeds (m, n, *output): (numel, m, n) by parameter, and (m, n, *inputs) if wanted."""
+        """Per-sample derivatives (numel, m, n) of seeds (m, n, *output), and the seeds pulled back to the inputs."""
 
 
 @torch.no_grad()
@@ -98,6 +99,11 @@ class Link:
     part: Linearization
     names: Mapping[str, str]
 
+    @property
+    def fresh(self) -> bool:
+        """Whether its tangents and cotangents are new tensors, free to be overwritten by the next layer."""
+        return getattr(self.part, "fresh", False)
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -109,10 +115,13 @@ class Chain:
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """First layer to last; layers before the first moving one are skipped."""
-        d = d_inputs
+        d, owned = d_inputs, False
         for link in self.links:
-            if d is not None or link.names:
+            if d is not None and owned and isinstance(link.part, Pointwise):
+                link.part.scale_(d)
+            elif d is not None or link.names:
                 d = link.part.jvp({key: d_params[name] for key, name in link.names.items()}, d)
+                owned = link.fresh
         return torch.zeros_like(self.output) if d is None else d
 
     @torch.no_grad()
@@ -120,9 +129,14 @@ class Chain:
         """Last layer to first."""
         gradients: dict[str, Tensor] = {}
         pulled: Tensor | None = cotangent
+        owned = False
         for link, onward in self._backwards(want_inputs):
             assert pulled is not None
+            if owned and isinstance(link.part, Pointwise):
+                link.part.scale_(pulled)
+                continue
             parts, pulled = link.part.vjp(pulled, onward)
+            owned = link.fresh
             gradients.update({link.names[key]: value for key, value in parts.items()})
         return gradients, pulled if want_inputs else None
 

@@ -8,9 +8,9 @@ stages with tanh replaced by the slope 1 - k_i^2:
     tangent     dk_i = s_i * (M_i du_i + dM_i u_i + db_i)
     cotangent   g_i  = s_i * (cotangent of k_i),   d/dM_i = g_i u_i^T,  d/db_i = g_i,   and M_i^T g_i flows back to u_i
 
-so states, slopes and matrices are kept once, when linearising. The weight parts of all stages are *one* batched product,
-[dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which is left with two small operations
-a stage.
+so states, slopes and matrices are kept once, when linearising. The weight parts are batched over many stages, as
+[dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which is left with two small
+operations a stage.
 
 Legend: arrays are feature-major, (width, samples), because the matrices are small and the samples many, and because
 per-sample Jacobians (parameter, seed, sample) then grow along their last axis.
@@ -29,7 +29,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-
 
 # Stages are swept in blocks of at most this many bytes, so that a drive is used while it is in the cache.
 BLOCK_BYTES = 2**20

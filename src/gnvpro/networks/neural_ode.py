@@ -3,16 +3,16 @@
     u(0) = tanh(K_in y + b_in),    u' = tanh(A(t) u + b(t)),    A = K - K^T - gamma I,    t in [0, final_time]
 
 K and b are given on the depth + 1 nodes of `depth` equal steps h; at mid-steps they are averages of the two neighbours.
-The eigenvalues of A have real part -gamma, so the flow neither explodes nor forgets. One step, with A_0, A_m, A_1 at its
-beginning, middle and end:
+The eigenvalues of A have real part -gamma, so the flow neither explodes nor forgets. One step, with A_0, A_m, A_1 at
+its beginning, middle and end:
 
     k1 = tanh(A_0 u + b_0)              u2 = u + h/2 k1
     k2 = tanh(A_m u2 + b_m)             u3 = u + h/2 k2
     k3 = tanh(A_m u3 + b_m)             u4 = u + h k3
     k4 = tanh(A_1 u4 + b_1)             u <- u + h/6 (k1 + 2 k2 + 2 k3 + k4)
 
-For the tangent, the last line is written u <- (u2 + 2 u3 + u4 - u) / 3 + h/6 k4, so that each k is used once, as a product
-with its slope.
+For the tangent, the last line is written u <- (u2 + 2 u3 + u4 - u) / 3 + h/6 k4, so that each k is used once, as a
+product with its slope.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gnvpro.networks.flow import Flow, Tape, TangentFlow
+from gnvpro.networks.flow import Flow, TangentFlow, Tape
 
 
 class NeuralODE(Flow):
@@ -140,27 +140,35 @@ class TangentRK4(TangentFlow):
         return d_nodes
 
     def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Outer products g u' of the six stages around a node, then their skew part."""
+        """Skew parts of the outer products g u' of the six stages around each node."""
         width, m, n = cotangent.shape
         nodes = len(self.slopes) // 4 + 1
-        in_A, in_b = cotangent.new_zeros(nodes, width, width, m, n), cotangent.new_zeros(nodes, width, m, n)
+        in_K, in_b = cotangent.new_empty(nodes, width, width, m, n), cotangent.new_zeros(nodes, width, m, n)
+        # Going backwards, a node is complete after the step that ends there; what it has so far waits in `end`.
+        end = cotangent.new_zeros(width, width, m, n)
+        begin, middle = torch.empty_like(end), torch.empty_like(end)
 
         def collect(block: slice, g: Tensor) -> None:
+            nonlocal begin, end
             left, right = g[:, :, None].unbind(), self.states[block, None, :-1, None].unbind()
-            for j in range(len(g)):
-                step, stage = divmod(block.start + j, 4)
-                for node, weight in STAGE_NODES[stage]:
-                    in_A[step + node].addcmul_(left[j], right[j], value=weight)
-                    in_b[step + node].add_(g[j], alpha=weight)
+            for j in reversed(range(0, len(g), 4)):
+                step = (block.start + j) // 4
+                torch.mul(left[j], right[j], out=begin)
+                torch.mul(left[j + 1], right[j + 1], out=middle).addcmul_(left[j + 2], right[j + 2])
+                begin.add_(middle, alpha=0.5)
+                end.addcmul_(left[j + 3], right[j + 3]).add_(middle, alpha=0.5)
+                torch.sub(end, end.transpose(0, 1), out=in_K[step + 1])
+                begin, end = end, begin
+                both = torch.add(g[j + 1], g[j + 2]).div_(2)
+                in_b[step].add_(both).add_(g[j])
+                in_b[step + 1].add_(both).add_(g[j + 3])
 
         pulled = self.pull(cotangent, collect)
-        return (in_A - in_A.transpose(1, 2)).view(-1, m, n), in_b.view(-1, m, n), pulled
+        torch.sub(end, end.transpose(0, 1), out=in_K[0])
+        return in_K.view(-1, m, n), in_b.view(-1, m, n), pulled
 
 
 NeuralODE.tangent = TangentRK4
-
-# Nodes (0: beginning, 1: end of the step) and weights that make up the weights of each of the four stages.
-STAGE_NODES = (((0, 1.0),), ((0, 0.5), (1, 0.5)), ((0, 0.5), (1, 0.5)), ((1, 1.0),))
 
 
 def node_to_stage(nodes: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnvpro.networks.flow import Flow, Tape, TangentFlow
+from gnvpro.networks.flow import Flow, TangentFlow, Tape
 
 
 class ResNet(Flow):
