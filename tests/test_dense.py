@@ -138,6 +138,10 @@ CASES = {
 }
 
 
+# An inexact elimination stops wherever rounding lets it, so that chunks may change more than rounding.
+EXACT = [name for name in CASES if name != "inexact elimination"]
+
+
 def make(case: Case, **settings: object) -> tuple[ReducedObjective, ReducedPoint]:
     torch.manual_seed(0)
     model, n = case.model(), case.samples
@@ -169,7 +173,7 @@ def test_matrix_and_gradient_are_those_of_the_krylov_path(name: str) -> None:
     assert relative(point.gradient(), vjp + point.problem.theta_penalty.hessian_mv(point.x)) < 1e-12
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "inexact elimination"])
+@pytest.mark.parametrize("name", EXACT)
 def test_kaufmans_matrix_is_the_krylov_path_without_the_residuals_term(name: str) -> None:
     _, point = make(CASES[name], full=False)
     _, full = make(CASES[name], full=True)
@@ -185,7 +189,7 @@ def test_kaufmans_matrix_is_the_krylov_path_without_the_residuals_term(name: str
 
 
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EXACT)
 def test_every_chunking_gives_the_same(name: str, full: bool) -> None:
     objective, whole = make(CASES[name], full=full)
     for chunk in (1, 5, 16):
@@ -413,7 +417,7 @@ def test_acceleration_is_that_of_central_differences(name: str) -> None:
     objective, point = make(CASES[name], full=True)
     model = DenseModel(point.gauss_newton)
     step = model.solve_damped(1e-1 * model.scale)
-    got = Geodesic(objective, point, model, probe=1e-4).acceleration(step)
+    got = Geodesic(objective, point, model, probe=1e-3).acceleration(step)
     h, v = 1e-3, step.d_x
     ahead, behind = objective.at(point.x + h * v, point), objective.at(point.x - h * v, point)
     second_X = (ahead.outputs - 2 * point.outputs + behind.outputs) / h**2
@@ -431,12 +435,12 @@ def test_acceleration_is_that_of_central_differences(name: str) -> None:
 def test_bent_step_fits_better_than_the_straight_one() -> None:
     objective, point = make(CASES["neural ode"], full=True)
     model = DenseModel(point.gauss_newton)
-    straight = model.solve_damped(1e-2 * model.scale)
-    bent = Dense(objective, True)(point).solve_damped(1e-2 * model.scale)
+    straight = model.solve_damped(1e-1 * model.scale)
+    bent = Dense(objective, True)(point).solve_damped(1e-1 * model.scale)
     assert bent.norm == straight.norm
     assert not torch.equal(bent.d_x, straight.d_x)
     assert objective.at(point.x + bent.d_x, point).value < objective.at(point.x + straight.d_x, point).value
-    never = Geodesic(objective, point, model, limit=0.0).solve_damped(1e-2 * model.scale)
+    never = Geodesic(objective, point, model, limit=0.0).solve_damped(1e-1 * model.scale)
     assert torch.equal(never.d_x, straight.d_x)
 
 
@@ -446,7 +450,7 @@ def test_bent_step_fits_better_than_the_straight_one() -> None:
 def smooth(samples: int = 60) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     inputs = torch.rand(samples, 3, dtype=F64)
-    targets = torch.stack([torch.sin((k + 1) * inputs.sum(1)) + inputs[:, 0] ** k for k in range(5)], 1)
+    targets = torch.stack([torch.sin(inputs.sum(1) + k) + inputs[:, 0] ** k for k in range(5)], 1)
     return mlp(5), inputs, targets
 
 

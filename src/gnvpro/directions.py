@@ -109,7 +109,8 @@ def moving_directions(model: nn.Module, parameters: Parameters, device: torch.de
             kept.append(own.reshape(-1))
             mirror.append(own.reshape(-1))
     first, second = torch.cat(kept), torch.cat(mirror)
-    scale = torch.where(first == second, 1.0, math.sqrt(2.0)).to(torch.float64)
+    scale = torch.ones(first.shape, dtype=torch.float64, device=device)
+    scale[first != second] = math.sqrt(2.0)
     return Directions(parameters, start, first, second, scale)
 
 
