@@ -32,6 +32,7 @@ from torch import Tensor
 from gnvpro.directions import Directions
 from gnvpro.losses import Misfit
 from gnvpro.network import FeatureLinearization
+from gnvpro.outer import Blocks
 from gnvpro.reduced_jacobian import ReducedDerivatives
 
 
@@ -58,7 +59,7 @@ class Root(Protocol):
         """(C Q)' y, (rows, m) of (rows, n_targets)."""
         ...
 
-    def couple(self, J: Tensor, Z: Tensor, rows: slice) -> Tensor:
+    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """The rows' share of S1, (directions, ., n_features), from R J (directions, m, rows)."""
         ...
 
@@ -80,9 +81,9 @@ class CommonRoot:
         """sqrt(w) Q' y."""
         return self.root_weights * (y @ self.Q)
 
-    def couple(self, J: Tensor, Z: Tensor, rows: slice) -> Tensor:
+    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of R J (x) sqrt(w) z."""
-        return J @ (self.root_weights[rows] * Z[rows])
+        return J.couple(self.root_weights[rows] * Z[rows])
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,10 @@ class RowRoot:
         """(C Q)' y."""
         return (self.left.mT @ y[..., None])[..., 0]
 
-    def couple(self, J: Tensor, Z: Tensor, rows: slice) -> Tensor:
+    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
         outer = torch.einsum("nkm,nf->mnkf", self.left[rows], Z[rows])
-        return (J.flatten(1) @ outer.flatten(0, 1).flatten(1)).reshape(J.shape[0], *outer.shape[2:])
+        return J.couple_seeds(outer.flatten(2)).unflatten(1, outer.shape[2:])
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
@@ -151,8 +152,8 @@ class Chunk:
     """Jacobian rows of some samples: R J (directions, m, rows), and J itself where S2 is wanted."""
 
     rows: slice
-    projected: Tensor
-    whole: Tensor | None
+    projected: Blocks
+    whole: Blocks | None
 
 
 class _Sums:
@@ -172,10 +173,10 @@ class _Sums:
     def projected(self, network: FeatureLinearization) -> Iterator[Chunk]:
         """Chunks of R J, from m seeds."""
         for rows, jacobians in network.jacobian(self.root.seeds):
-            J = self._gather(jacobians)
+            J = self.directions.gather(jacobians, self.square)
             if self.local.misfit.isotropic:
                 cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
-                self.gradient += J.flatten(1) @ cotangent.T.flatten()
+                self.gradient += J.times(cotangent)
             yield Chunk(rows, J, None)
 
     def whole(self, network: FeatureLinearization) -> Iterator[Chunk]:
@@ -184,22 +185,14 @@ class _Sums:
         seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
         cotangent = self.local.feature_gradient()
         for rows, jacobians in network.jacobian(seeds):
-            J = self._gather(jacobians)
-            self.gradient += J.flatten(1) @ cotangent[rows].T.flatten()
-            self.residual_coupling = self.residual_coupling + J @ self.G[rows]
-            R = self.root.seeds[:, rows].transpose(1, 2)  # (m, n_features, rows)
-            projected = torch.stack([(J * row).sum(1) for row in R], dim=1)
-            yield Chunk(rows, projected, J)
-
-    def _gather(self, jacobians: dict[str, Tensor]) -> Tensor:
-        m, n = next(iter(jacobians.values())).shape[1:]
-        J = self.local.Z.new_empty((self.directions.count, m, n))
-        self.directions.gather(jacobians, J)
-        return J
+            J = self.directions.gather(jacobians, self.square)
+            self.gradient += J.times(cotangent[rows])
+            self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
+            yield Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
 
     def add(self, chunk: Chunk) -> Chunk:
         """Add a chunk's share to the sums."""
-        add_square(self.square, chunk.projected.flatten(1))
+        chunk.projected.add_square(self.square)
         self.head_coupling = self.head_coupling + self.root.couple(chunk.projected, self.local.Z, chunk.rows)
         return chunk
 
@@ -259,16 +252,10 @@ class _Sums:
             if kept is None:
                 return network.vjp(hessian(d_outputs) @ local.W - (residual if full else 0.0))
             c = root.transposed(d_outputs)
-            y = sum(J.projected.flatten(1) @ c[J.rows].T.flatten() for J in kept)
+            y = sum(chunk.projected.times(c[chunk.rows]) for chunk in kept)
             if full:
-                y = y - sum(J.whole.flatten(1) @ residual[J.rows].T.flatten() for J in kept if J.whole is not None)
+                y = y - sum(chunk.whole.times(residual[chunk.rows]) for chunk in kept if chunk.whole is not None)
             return directions.expand(directions.scale * y)
 
         return pull
 
-
-def add_square(out: Tensor, rows: Tensor, blocks: int = 4) -> None:
-    """Add rows rows' to the lower triangle of `out`; in blocks, so that little of the upper one is computed."""
-    size = -(-rows.shape[0] // blocks) if rows.shape[0] > 64 else rows.shape[0]
-    for i in range(0, rows.shape[0], max(size, 1)):
-        out[i : i + size, : i + size].addmm_(rows[i : i + size], rows[: i + size].T)

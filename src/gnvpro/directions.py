@@ -17,12 +17,14 @@ Legend: Q -> expand (Q y), Q' -> reduce, kept and mirror: the entries (i, j) and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+
+from gnvpro.outer import Block, Blocks, Outer, Rows
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
@@ -71,16 +73,43 @@ class Directions:
             start += size
         return blocks
 
-    def gather(self, jacobians: Mapping[str, Tensor], out: Tensor) -> None:
-        """Rows of a parameter-major Jacobian into out (count, m, n), each still to be multiplied by its `scale`."""
+    def gather(self, jacobians: Rows, like: Tensor) -> Blocks:
+        """Parameter-major Jacobians (numel, m, n) as one, in the dtype of `like`; rows still lack their `scale`."""
+        blocks: list[Block] = []
+        run: list[tuple[Tensor, Tensor | None]] = []
+
+        def close() -> None:
+            if run:
+                blocks.append(_stack(run, like))
+                run.clear()
+
+        m, n = next(iter(jacobians.values())).shape[1:]
         for name, rows, entries in self._blocks:
-            if name not in jacobians:
-                out[rows] = 0.0
-            elif entries is None:
-                out[rows].copy_(jacobians[name])
+            block = jacobians.get(name)
+            if isinstance(block, Outer) and entries is None:
+                close()
+                blocks.append(Outer(block.g.to(like), block.x.to(like)))
+            elif block is None:
+                run.append((like.new_zeros((rows.stop - rows.start, m, n)), None))
             else:
-                # Row (j, i) is minus row (i, j), so (row - mirrored row) / sqrt(2) is sqrt(2) times the row.
-                torch.index_select(jacobians[name].to(out.dtype), 0, entries, out=out[rows])
+                run.append((block.dense() if isinstance(block, Outer) else block, entries))
+        close()
+        return Blocks(tuple(blocks))
+
+
+def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tensor:
+    """One block of the given rows of each part."""
+    if len(parts) == 1 and parts[0][1] is None:
+        return parts[0][0].to(like)
+    counts = [len(part) if entries is None else len(entries) for part, entries in parts]
+    out = like.new_empty((sum(counts), *parts[0][0].shape[1:]))
+    for target, (part, entries) in zip(out.split(counts), parts, strict=True):
+        if entries is None:
+            target.copy_(part)
+        else:
+            # Row (j, i) is minus row (i, j), so (row - mirrored row) / sqrt(2) is sqrt(2) times the row.
+            torch.index_select(part.to(like), 0, entries, out=target)
+    return out
 
 
 def all_directions(parameters: Parameters, device: torch.device) -> Directions:

@@ -26,6 +26,7 @@ from torch.func import functional_call
 
 from gnvpro.find_head import Anatomy
 from gnvpro.linearize import linearize
+from gnvpro.outer import Rows, factored_jacobian
 from gnvpro.sample_jacobian import vmapped_jacobian
 
 
@@ -55,7 +56,7 @@ class FeatureLinearization:
     jvp: Callable[[Tensor], Tensor]
     vjp: Callable[[Tensor], Tensor]
     # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
-    jacobian: Callable[[Tensor], Iterator[tuple[slice, dict[str, Tensor]]]]
+    jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
 
 
 @dataclass
@@ -197,7 +198,7 @@ class SeparableNetwork:
             pieces = d_features.to(self.dtype).split(sizes)
             return torch.stack([part.vjp(piece) for part, piece in zip(parts, pieces, strict=True)]).sum(0)
 
-        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
             self.meter.count(samples, seeds.shape[0])
             start = 0
             for part, size in zip(parts, sizes, strict=True):
@@ -244,8 +245,8 @@ class SeparableNetwork:
             gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
             return self.join({prefix + name: value for name, value in gradients.items()})
 
-        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-            rows, _ = layers.jacobian(seeds.reshape(len(seeds), *shape), False)
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
+            rows, _ = factored_jacobian(layers, seeds.reshape(len(seeds), *shape), False)
             yield slice(None), {prefix + name: value for name, value in rows.items()}
 
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
@@ -295,7 +296,7 @@ class SeparableNetwork:
                 return self.join({})
             return self.join(dict(zip(leaves, pull_back(d_rows, False), strict=True)))
 
-        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
             yield slice(None), vmapped_jacobian(lambda p, x: self.rows(self._run(p, x)), params, inputs, seeds)
 
         return FeatureLinearization(rows.detach(), jvp, vjp, jacobian)
