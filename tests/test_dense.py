@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -95,6 +96,9 @@ def ode(outputs: int) -> nn.Module:
     return nn.Sequential(NeuralODE(3, 4, depth=2, dtype=F64), nn.Linear(4, outputs, dtype=F64))
 
 
+PENALTY = Tikhonov(1e-2)
+
+
 @dataclass(frozen=True)
 class Case:
     model: Callable[[], nn.Module]
@@ -102,7 +106,7 @@ class Case:
     loss: Loss
     eliminator: Eliminator
     samples: int = 17
-    penalty: Tikhonov = Tikhonov(1e-2)
+    penalty: Tikhonov = PENALTY
     head_penalty: float = 1e-3
 
 
@@ -128,7 +132,9 @@ CASES = {
         NEWTON,
     ),
     "autodiff": Case(lambda: nn.Sequential(Untold(), nn.Linear(4, 5, dtype=F64)), 5, HalfSquaredError(), LS),
-    "autodiff, multinomial": Case(lambda: nn.Sequential(Untold(), nn.Linear(4, 3, dtype=F64)), 3, Multinomial(), NEWTON),
+    "autodiff, multinomial": Case(
+        lambda: nn.Sequential(Untold(), nn.Linear(4, 3, dtype=F64)), 3, Multinomial(), NEWTON
+    ),
     "logistic": Case(lambda: mlp(1), 1, Logistic(), NEWTON),
     "multinomial, few classes": Case(lambda: mlp(3), 3, Multinomial(), NEWTON),
     "multinomial, many classes": Case(lambda: mlp(6), 6, Multinomial(), NEWTON),
@@ -363,8 +369,8 @@ def test_hard_case_goes_to_the_boundary_along_the_negative_curvature() -> None:
 def test_more_damping_means_shorter_steps_and_less_promised() -> None:
     model = random_model()
     steps = [model.solve_damped(10.0**k) for k in range(-8, 6)]
-    assert all(a.norm > b.norm for a, b in zip(steps, steps[1:], strict=False))
-    assert all(a.predicted_reduction > b.predicted_reduction > 0 for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a.norm > b.norm for a, b in pairwise(steps))
+    assert all(a.predicted_reduction > b.predicted_reduction > 0 for a, b in pairwise(steps))
     assert relative(steps[-1].d_x, -model.gradient / 1e5) < 1e-2
     within = model.solve_within(steps[5].norm)
     assert within.damping == pytest.approx(steps[5].damping, rel=1e-8)
@@ -388,7 +394,14 @@ def test_a_matrix_that_is_not_finite_ends_in_a_step_that_is_not_either() -> None
 def test_nielsens_table() -> None:
     rule = NielsenRule()
     start = Damping(1.0, 2.0)
-    for ratio, factor in [(1.0, 1 / 3), (3.0, 1 / 3), (0.75, 1 - 0.5**3), (0.5, 1.0), (0.25, 1 + 0.5**3), (1e-3, 1.994)]:
+    for ratio, factor in [
+        (1.0, 1 / 3),
+        (3.0, 1 / 3),
+        (0.75, 1 - 0.5**3),
+        (0.5, 1.0),
+        (0.25, 1 + 0.5**3),
+        (1e-3, 1.994),
+    ]:
         damping, growth = rule.update(start, 0.1, ratio)
         assert damping == pytest.approx(factor, rel=1e-3)
         assert growth == 2.0
@@ -424,7 +437,9 @@ def test_acceleration_is_that_of_central_differences(name: str) -> None:
     second_W = (ahead.W - 2 * point.W + behind.W) / h**2
     local = point._derivatives
     J = point.jacobian()
-    J_W = torch.stack([local.head_jacobian.mv(point.linearization.jvp(e)).reshape(-1) for e in torch.eye(v.numel(), dtype=F64)])
+    J_W = torch.stack(
+        [local.head_jacobian.mv(point.linearization.jvp(e)).reshape(-1) for e in torch.eye(v.numel(), dtype=F64)]
+    )
     hessian = point.problem.misfit.hessian(point.outputs)
     pulled = J.rmv(hessian(second_X)) + point.problem.head_penalty * J_W @ second_W.reshape(-1)
     damped = point.curvature().dense() + step.damping * torch.eye(v.numel(), dtype=F64)
@@ -520,9 +535,7 @@ def test_dense_is_refused_where_it_cannot_work() -> None:
     with pytest.raises(ValueError, match="method='gnvpro'"):
         gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense", method="gauss-newton")
     with pytest.raises(ValueError, match="do not fit"):
-        gnvpro.train(
-            model, inputs, targets, loss="least_squares", solver="dense", dense=DenseSettings(memory=1e3)
-        )
+        gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense", dense=DenseSettings(memory=1e3))
 
 
 def test_float32_networks_train() -> None:
@@ -533,11 +546,24 @@ def test_float32_networks_train() -> None:
 
 def test_classification_trains() -> None:
     torch.manual_seed(0)
-    inputs = torch.randn(80, 3, dtype=F64)
+    inputs = torch.randn(50, 3, dtype=F64)
     labels = (inputs.square().sum(1) > 2.5).long()
     for loss, outputs in (("logistic", 1), ("multinomial", 2)):
-        result = gnvpro.train(mlp(outputs), inputs, labels, loss=loss, solver="dense", work=100)
+        result = gnvpro.train(mlp(outputs), inputs, labels, loss=loss, solver="dense", work=80)
         assert result.history[-1].accuracy == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize(("loss", "probes"), [("least_squares", 1), ("logistic", 0)])
+def test_geodesic_probes_are_made_for_least_squares_only_unless_asked_for(loss: str, probes: int) -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(20, 3, dtype=F64)
+    labels = (inputs.sum(1) > 0).to(F64)
+    for switch, extra in ((None, probes), (True, 1), (False, 0)):
+        history = gnvpro.train(
+            mlp(1), inputs, labels, loss=loss, solver="dense", iterations=1, dense=DenseSettings(geodesic=switch)
+        ).history
+        matrix = 1 if loss == "least_squares" else 2
+        assert history[1].work == 1 + matrix + 1 + extra + matrix * history[1].accepted
 
 
 def test_choose_solver_counts_flops() -> None:

@@ -29,10 +29,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gnvpro.autodiff import FeatureLinearization
 from gnvpro.directions import Directions
 from gnvpro.losses import Misfit
-from gnvpro.network import FeatureLinearization
-from gnvpro.outer import Blocks
+from gnvpro.outer import Blocks, add_square
 from gnvpro.reduced_jacobian import ReducedDerivatives
 
 
@@ -131,7 +131,9 @@ class Assembler:
             return n_features
         return min(n_features, n_targets) + (not isotropic)
 
-    def __call__(self, network: FeatureLinearization, local: ReducedDerivatives, penalty_gradient: Tensor) -> GaussNewton:
+    def __call__(
+        self, network: FeatureLinearization, local: ReducedDerivatives, penalty_gradient: Tensor
+    ) -> GaussNewton:
         """The matrix and the gradient at a point."""
         work = _Sums(self.directions, curvature_root(local.misfit, local.fit.outputs, local.W), local)
         rows = local.Z.shape[0]
@@ -199,35 +201,28 @@ class _Sums:
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""
         A, scale = self.square, self.directions.scale
-        A.copy_(A.tril() + A.tril(-1).T)
-        S1 = self.head_coupling
+        S1, S2 = self.head_coupling, self.residual_coupling
         assert isinstance(S1, Tensor)
-        S2 = None
-        if isinstance(self.residual_coupling, Tensor):
-            S2 = torch.nn.functional.pad(self.residual_coupling.mT, (0, S1.shape[2] - self.local.n_features))
-        A += self._couplings(S1, S2)
-        return A.mul_(scale[:, None]).mul_(scale)
+        padding = (0, S1.shape[2] - self.local.n_features)
+        self._add_couplings(S1, torch.nn.functional.pad(S2.mT, padding) if isinstance(S2, Tensor) else None)
+        if not bool((scale == 1.0).all()):
+            A.mul_(scale[:, None]).mul_(scale)
+        return A.tril_().add_(A.tril(-1).T)
 
-    def _couplings(self, S1: Tensor, S2: Tensor | None) -> Tensor:
+    def _add_couplings(self, S1: Tensor, S2: Tensor | None) -> None:
+        """-S1' inv S1 + S2' inv S2, to the lower triangle."""
         fit, q = self.local.fit, self.directions.count
+        pairs = [(S1, -1.0)] if S2 is None else [(S1, -1.0), (S2, 1.0)]
         if self.local.misfit.isotropic:
-            inverse = fit.inverse_hessian.mv  # acts on rows of features, however many
-
-            def square(S: Tensor) -> Tensor:
-                half = S.reshape(-1, S.shape[2])
-                return S.reshape(q, -1) @ inverse(half).reshape(q, -1).T
-
+            for S, sign in pairs:
+                solved = fit.inverse_hessian.mv(S.reshape(-1, S.shape[2]))  # acts on rows of features, however many
+                add_square(self.square, S.reshape(q, -1), solved.reshape(q, -1), sign)
         elif fit.exact and fit.hessian_factor is not None:
-            factor = fit.hessian_factor
-
-            def square(S: Tensor) -> Tensor:
-                half = torch.linalg.solve_triangular(factor, S.reshape(q, -1).T, upper=False)
-                return half.T @ half
-
+            for S, sign in pairs:
+                half = torch.linalg.solve_triangular(fit.hessian_factor, S.reshape(q, -1).T, upper=False)
+                add_square(self.square, half.T, None, sign)
         else:
-            return self._composed(S1, S2)
-        out = -square(S1) if S2 is None else square(S2) - square(S1)
-        return (out + out.T) / 2
+            self.square += self._composed(S1, S2)
 
     def _composed(self, S1: Tensor, S2: Tensor | None) -> Tensor:
         """The same for an inverse that is not exact: dW = -inv(S1 + S2), and nothing cancels."""
@@ -252,10 +247,11 @@ class _Sums:
             if kept is None:
                 return network.vjp(hessian(d_outputs) @ local.W - (residual if full else 0.0))
             c = root.transposed(d_outputs)
-            y = sum(chunk.projected.times(c[chunk.rows]) for chunk in kept)
-            if full:
-                y = y - sum(chunk.whole.times(residual[chunk.rows]) for chunk in kept if chunk.whole is not None)
+            y = torch.zeros_like(self.gradient)
+            for chunk in kept:
+                y += chunk.projected.times(c[chunk.rows])
+                if chunk.whole is not None:
+                    y -= chunk.whole.times(residual[chunk.rows])
             return directions.expand(directions.scale * y)
 
         return pull
-

@@ -126,7 +126,8 @@ def moving_directions(model: nn.Module, parameters: Parameters, device: torch.de
         for prefix, module in model.named_modules()
         for name in getattr(module, "antisymmetric_parameters", ())
     }
-    kept, mirror, start = [], [], 0
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    kept, mirror, start = [none], [none], 0
     for name, shape in parameters:
         own = torch.arange(start, start + math.prod(shape), device=device).reshape(shape)
         start += own.numel()

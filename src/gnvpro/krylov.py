@@ -73,7 +73,7 @@ class Arnoldi:
 
     @cached_property
     def _pinv(self) -> Array:
-        return np.linalg.pinv(self.hessenberg)
+        return np.asarray(np.linalg.pinv(self.hessenberg), dtype=np.float64)
 
 
 def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: float) -> Arnoldi:

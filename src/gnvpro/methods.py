@@ -13,8 +13,8 @@ from gnvpro.dense import Dense
 from gnvpro.head import Eliminator, WarmStart
 from gnvpro.krylov import Krylov
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
-from gnvpro.status import Status
 from gnvpro.solvers import DenseSettings, make_assembler
+from gnvpro.status import Status
 from gnvpro.step_rules import LocalModel, NielsenRule, RadiusRule
 from gnvpro.trust_region import TrustRegion
 
@@ -150,7 +150,7 @@ class DenseMethod(TrustRegionMethod):
     def next_passes(self) -> int:
         """A trial, the probe of the geodesic correction, and a matrix where there is none yet."""
         assert self.settings.dense is not None
-        return 1 + self.settings.dense.geodesic + self._matrix_passes
+        return 1 + bool(self.settings.dense.geodesic) + self._matrix_passes
 
     def gradient_norm(self) -> float | None:
         """Free with the matrix; not told where the budget has no room for another one."""
@@ -174,7 +174,7 @@ def gnvpro(
     if settings.dense is not None:
         objective = ReducedObjective(problem, eliminator, make_assembler(problem, theta, settings.dense))
         rule = NielsenRule() if settings.dense.damping else RadiusRule()
-        build = Dense(objective, settings.dense.geodesic)
+        build = Dense(objective, bool(settings.dense.geodesic))
         return DenseMethod(TrustRegion(objective, build, objective.start(theta, start), None, rule), settings)
     objective = ReducedObjective(problem, eliminator)
     region = TrustRegion(objective, krylov_within_budget(settings), objective.start(theta, start))

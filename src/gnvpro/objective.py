@@ -26,9 +26,10 @@ import torch
 from torch import Tensor
 
 from gnvpro.assemble import Assembler, GaussNewton
+from gnvpro.autodiff import FeatureLinearization
 from gnvpro.head import Eliminator, HeadFit, WarmStart, with_ones
 from gnvpro.losses import Misfit
-from gnvpro.network import FeatureLinearization, SeparableNetwork
+from gnvpro.network import SeparableNetwork
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.penalties import BoundPenalty
 from gnvpro.reduced_jacobian import ReducedDerivatives
@@ -110,9 +111,7 @@ class ReducedPoint:
     def gauss_newton(self) -> GaussNewton:
         """The Gauss-Newton matrix, and with it the gradient: as many backward passes as the head has features, or fewer."""
         assert self.assembler is not None
-        return self.assembler(
-            self.linearization, self._derivatives, self.problem.theta_penalty.hessian_mv(self.x)
-        )
+        return self.assembler(self.linearization, self._derivatives, self.problem.theta_penalty.hessian_mv(self.x))
 
     @cached_property
     def _gradient(self) -> Tensor:

@@ -12,7 +12,7 @@ the same work, and at the same seconds), so `auto` takes it up to a flat limit o
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from gnvpro.assemble import Assembler
 from gnvpro.directions import choose, moving_directions
 from gnvpro.head import Eliminator
+from gnvpro.losses import Misfit
 from gnvpro.newton import NewtonKrylov
 from gnvpro.objective import Problem
 
@@ -33,9 +34,14 @@ class DenseSettings:
     """The switches of the dense solver, at their measured defaults."""
 
     damping: bool = True  # Nielsen's damping; else a radius
-    geodesic: bool = True
+    geodesic: bool | None = None  # the geodesic correction; by default for least squares only
     full: bool = False  # with the residual's coupling; without it (Kaufman) fewer passes where there are few targets
     memory: float | None = None  # bytes; an eighth of the machine's by default
+
+    def resolved(self, misfit: Misfit) -> DenseSettings:
+        """With the defaults that depend on the loss filled in."""
+        # For cross-entropy the probe costs an inner solve as well, and gained nothing on the ellipse.
+        return replace(self, geodesic=misfit.isotropic if self.geodesic is None else self.geodesic)
 
     @property
     def bytes(self) -> float:

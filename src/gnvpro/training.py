@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from gnvpro.arguments import (
@@ -159,9 +158,9 @@ def pick_solver(
         problem_with_it = obstacle(problem, settings) if method == "gnvpro" else "it needs method='gnvpro'"
         if problem_with_it is not None:
             raise ValueError(f"solver='dense' cannot be used: {problem_with_it}; use solver='krylov' or 'auto'")
-        return settings
+        return settings.resolved(problem.misfit)
     wanted = solver == "auto" and method == "gnvpro" and choose_solver(problem, eliminator, settings) == "dense"
-    return settings if wanted else None
+    return settings.resolved(problem.misfit) if wanted else None
 
 
 def default_eliminator(misfit: Misfit, network: SeparableNetwork) -> Eliminator:
