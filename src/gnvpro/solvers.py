@@ -35,13 +35,20 @@ class DenseSettings:
 
     damping: bool = True  # Nielsen's damping; else a radius
     geodesic: bool | None = None  # the geodesic correction; by default for least squares only
-    full: bool = False  # with the residual's coupling; without it (Kaufman) fewer passes where there are few targets
+    full: bool | None = (
+        None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
+    )
     memory: float | None = None  # bytes; an eighth of the machine's by default
 
     def resolved(self, misfit: Misfit) -> DenseSettings:
         """With the defaults that depend on the loss filled in."""
-        # For cross-entropy the probe costs an inner solve as well, and gained nothing on the ellipse.
-        return replace(self, geodesic=misfit.isotropic if self.geodesic is None else self.geodesic)
+        # For cross-entropy the probe costs an inner solve as well and gained nothing on the ellipse; the residual's
+        # coupling decided there between .035 and .0001. For least squares it costs twice the time and gains nothing.
+        return replace(
+            self,
+            geodesic=misfit.isotropic if self.geodesic is None else self.geodesic,
+            full=not misfit.isotropic if self.full is None else self.full,
+        )
 
     @property
     def bytes(self) -> float:
@@ -97,4 +104,4 @@ def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> 
     rows = max(1, rows_that_fit(problem, settings, directions.count))
     network.chunk = min(rows, network.chunk or rows)
     inside = directions.reduce(directions.reduce(penalty).T)
-    return Assembler(directions, inside, settings.full, int(settings.bytes / 2))
+    return Assembler(directions, inside, bool(settings.full), int(settings.bytes / 2))

@@ -154,13 +154,14 @@ def pick_solver(
     solver: str, method: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings
 ) -> DenseSettings | None:
     """The settings of the dense solver where it is asked for or best; None for Krylov spaces."""
+    settings = settings.resolved(problem.misfit)
     if solver == "dense":
         problem_with_it = obstacle(problem, settings) if method == "gnvpro" else "it needs method='gnvpro'"
         if problem_with_it is not None:
             raise ValueError(f"solver='dense' cannot be used: {problem_with_it}; use solver='krylov' or 'auto'")
-        return settings.resolved(problem.misfit)
+        return settings
     wanted = solver == "auto" and method == "gnvpro" and choose_solver(problem, eliminator, settings) == "dense"
-    return settings.resolved(problem.misfit) if wanted else None
+    return settings if wanted else None
 
 
 def default_eliminator(misfit: Misfit, network: SeparableNetwork) -> Eliminator:
