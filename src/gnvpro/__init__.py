@@ -6,7 +6,7 @@ Variable projection trains theta alone, on the reduced objective Phi(W(theta), t
 trust-region method; for least squares, logistic and multinomial regression, and any other convex loss.
 """
 
-from gnvpro import networks
+from gnvpro import listeners, networks
 from gnvpro.history import History, Record
 from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial
 from gnvpro.newton import Newton, NewtonKrylov
@@ -32,6 +32,7 @@ __all__ = [
     "Result",
     "Status",
     "Tikhonov",
+    "listeners",
     "networks",
     "time_differences",
     "train",

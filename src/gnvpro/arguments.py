@@ -119,6 +119,22 @@ def check_validation(validation: object) -> tuple[object, object]:
     return validation[0], validation[1]
 
 
+def check_runs(name: str, inputs: Tensor, network: SeparableNetwork) -> None:
+    """Whether the model takes these inputs, tried on a few samples."""
+    try:
+        network.features(network.theta(), inputs[:2])
+    except Exception as error:
+        raise ValueError(
+            f"the model cannot be run on {name} of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
+        ) from error
+
+
+def check_method(name: str, value: object, method: str, example: str) -> None:
+    """None, or an object with a method to call."""
+    if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
+        raise TypeError(f"{name} must be {example}, got {value!r}")
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, and every module back into its own mode afterwards."""
@@ -173,3 +189,12 @@ def _check_shape(name: str, targets: Tensor, anatomy: Anatomy) -> None:
             f"{name} must have shape (samples, {', '.join(map(str, shape))}) like the model's output, or "
             f"(samples, {', '.join(map(str, labels))}) for labels; got {tuple(targets.shape)}"
         )
+
+
+def check_work(work: object, levels: int) -> tuple[float, ...]:
+    """The budget of each level: an even share of one number, or one number each."""
+    if isinstance(work, list | tuple):
+        if len(work) != levels:
+            raise ValueError(f"work must be one number, or one a level: got {len(work)} numbers for levels={levels}")
+        return tuple(check_number("work", part, 0.0) for part in work)
+    return (check_number("work", work, 0.0) / levels,) * levels

@@ -46,9 +46,16 @@ class _Call:
 
 def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
     """The head of the model, checked to be one that can be eliminated."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"head must be the name of a module of the model, got {name!r}")
     calls, output = _run(model, inputs)
     if not isinstance(output, Tensor):
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
+    if output.ndim < 2 or output.shape[0] != inputs.shape[0]:
+        raise ValueError(
+            f"model must return one output a sample, first axis: for {inputs.shape[0]} samples it returned shape "
+            f"{tuple(output.shape)}"
+        )
     last = [call for call in calls if _is_head(call.module) and _same(call, output)]
     if name is not None:
         modules = dict(model.named_modules())
@@ -73,6 +80,7 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
             f"head {call.name!r} runs more than once in a forward pass; only a head that runs once can be eliminated"
         )
     _check_head(model, call.name, head)
+    _check_affine(call, head)
     return Anatomy(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
 
 
@@ -153,6 +161,22 @@ def _check_head(model: nn.Module, name: str, head: Head) -> None:
                 f"parameter {other!r} is shared between the head {name!r} and the features; "
                 "the head cannot be eliminated then: give each its own parameter"
             )
+
+
+def _check_affine(call: _Call, head: Head) -> None:
+    """A subclass or a hook may do more than multiply and add; eliminating the weight would then be wrong."""
+    if not isinstance(call.input, Tensor):
+        raise ValueError(f"head {call.name!r} must be called with its input as first positional argument")
+    apply = nn.functional.conv2d if isinstance(head, nn.Conv2d) else nn.functional.linear
+    with torch.no_grad():
+        expected = apply(call.input, head.weight, head.bias)
+    if not torch.isfinite(expected).all():
+        return  # nothing to compare; `train` refuses such features in its own words
+    if not torch.allclose(call.output, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+        raise ValueError(
+            f"head {call.name!r} ({_short(head)}) does more than multiply by its weight and add its bias "
+            f"(a forward method of its own, or a hook?); {REMEDY}"
+        )
 
 
 def _find_body(calls: list[_Call], head: _Call, inputs: Tensor) -> str | None:

@@ -12,6 +12,8 @@ Legend: paper's U and V are swapped here (its features are columns), Sigma -> s,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.status import Status
 
 
+@dataclass(frozen=True)
 class LeastSquares:
     """The exact solution of the inner problem for `HalfSquaredError`."""
 
@@ -28,9 +31,9 @@ class LeastSquares:
         """The head that minimises the penalised squared error; needs no start."""
         root = misfit.weights.sqrt()
         U, s, Vt = torch.linalg.svd(root * Z, full_matrices=False)
-        kept = s > (0.0 if head_penalty > 0 else 1.0) * torch.finfo(s.dtype).eps * max(Z.shape) * s[0]
-        kept = kept & (s.square() + head_penalty > 0)
-        denominator = torch.where(kept, s.square() + head_penalty, torch.inf)
+        denominator = s.square() + head_penalty
+        if head_penalty == 0:
+            denominator[s <= torch.finfo(s.dtype).eps * max(Z.shape) * s[0]] = torch.inf
         W = ((root * misfit.targets).T @ U) * (s / denominator) @ Vt
 
         def build_inverse() -> tuple[LinearOperator, None]:

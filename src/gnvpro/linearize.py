@@ -81,7 +81,8 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
         return None
     links: list[Link] = []
     output = inputs
-    for name, child in module.named_children():
+    for name, child in module._modules.items():  # `named_children` leaves out a layer that is used a second time
+        assert child is not None
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
         part = _linearize(child, own, output)

@@ -79,7 +79,9 @@ class Logistic:
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""
-        return (torch.nn.functional.softplus(outputs) - targets * outputs).sum(1)
+        # softplus would drop e^-x beyond x = 20, and x - c x would cancel where the class is certain
+        logsigmoid = torch.nn.functional.logsigmoid
+        return -(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs)).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Probability minus target."""
@@ -139,7 +141,12 @@ class Multinomial:
 
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
         """Integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
-        if targets.ndim == 1 or (targets.ndim == 2 and targets.shape[1] == 1 and n_targets != 1):
+        if n_targets == 1:
+            raise ValueError(
+                'loss="multinomial" needs a head with one output a class, got a single output; '
+                'use loss="logistic" for two classes with one output'
+            )
+        if targets.ndim == 1 or (targets.ndim == 2 and targets.shape[1] == 1):
             return one_hot(targets.reshape(-1), n_targets)
         targets = real_targets(targets, n_targets)
         sums = targets.sum(1)
@@ -192,7 +199,33 @@ def get_loss(loss: str | Loss) -> Loss:
 def prepare_targets(loss: Loss, targets: Tensor, n_targets: int) -> Tensor:
     """Targets as (rows, n_targets) float64, checked by the loss where it has something to check."""
     prepare = getattr(loss, "prepare", real_targets)
-    return prepare(targets, n_targets)
+    rows = prepare(targets, n_targets)
+    _check_shapes(loss, rows[:2])
+    return rows
+
+
+def _check_shapes(loss: Loss, targets: Tensor) -> None:
+    """Whether the methods of a loss return what the protocol asks for, tried on a few rows."""
+    outputs = torch.zeros_like(targets)
+    rows, shape = tuple(targets.shape[:1]), tuple(targets.shape)
+    hessian = loss.hessian(outputs, targets)
+    if not callable(hessian):
+        raise ValueError(
+            f"loss {type(loss).__name__}: hessian must return a function of d_outputs, got {type(hessian).__name__}; "
+            "see gnvpro.Loss"
+        )
+    results = [
+        ("value", loss.value(outputs, targets), rows),
+        ("gradient", loss.gradient(outputs, targets), shape),
+        ("hessian(...)(d_outputs)", hessian(outputs), shape),
+    ]
+    for method, result, wanted in results:
+        if not isinstance(result, Tensor) or tuple(result.shape) != wanted:
+            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise ValueError(
+                f"loss {type(loss).__name__}: {method} must have shape {wanted} for outputs of shape {shape}, "
+                f"got {got}; see gnvpro.Loss"
+            )
 
 
 def real_targets(targets: Tensor, n_targets: int) -> Tensor:
@@ -242,6 +275,13 @@ class Misfit:
         """The plain mean."""
         rows = targets.shape[0]
         return Misfit(loss, targets, torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device))
+
+    def take(self, samples: Tensor, n_samples: int) -> Misfit:
+        """The mean over some of the samples, each of which may have several rows (pixels, positions)."""
+        each = self.targets.shape[0] // n_samples
+        rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
+        weights = self.weights[rows]
+        return Misfit(self.loss, self.targets[rows], weights / weights.sum())
 
     @property
     def isotropic(self) -> bool:

@@ -84,12 +84,6 @@ class SeparableNetwork:
         """The number of outputs."""
         return self.anatomy.head.weight.shape[0]
 
-    def W(self) -> Tensor:
-        """The model's own head, the bias as last column."""
-        head = self.anatomy.head
-        weight = head.weight.detach().reshape(self.n_targets, self.n_features).to(torch.float64)
-        return weight if head.bias is None else torch.cat([weight, head.bias.detach().to(torch.float64)[:, None]], 1)
-
     def rows(self, values: Tensor) -> Tensor:
         """What the head takes or gives, one row for each of its applications."""
         if isinstance(self.anatomy.head, nn.Conv2d):
@@ -146,15 +140,30 @@ class SeparableNetwork:
             ]
         )
 
+    def split_head(self, W: Tensor) -> dict[str, Tensor]:
+        """W as the head's own parameters, by name in the model."""
+        prefix, head = f"{self.anatomy.head_name}." if self.anatomy.head_name else "", self.anatomy.head
+        parts = {f"{prefix}weight": W[:, : self.n_features].reshape(head.weight.shape).to(head.weight.dtype)}
+        if head.bias is not None:
+            parts[f"{prefix}bias"] = W[:, -1].to(head.bias.dtype)
+        return parts
+
+    def join_head(self, parts: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split_head`."""
+        columns = [part.reshape(self.n_targets, -1).to(torch.float64) for part in parts.values()]
+        return torch.cat(columns, 1)
+
+    def W(self) -> Tensor:
+        """The model's own head, the bias as last column."""
+        own = self.anatomy.head.named_parameters(recurse=False)
+        return self.join_head({name: p.detach() for name, p in own})
+
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
-        head = self.anatomy.head
+        own = dict(self.model.named_parameters())
         with torch.no_grad():
-            for name, value in self.split(theta).items():
-                self._parameters[name].copy_(value)
-            head.weight.copy_(W[:, : self.n_features].reshape(head.weight.shape))
-            if head.bias is not None:
-                head.bias.copy_(W[:, -1])
+            for name, value in {**self.split(theta), **self.split_head(W)}.items():
+                own[name].copy_(value)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -269,10 +278,14 @@ def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
     """A chain of the model's own modules with the identity in the head's place; None where the model is not a chain."""
     if module is head:
         return nn.Identity()
-    if type(module).forward is not nn.Sequential.forward:
+    hooked = module._forward_hooks or module._forward_pre_hooks  # they may change what the chain computes
+    if type(module).forward is not nn.Sequential.forward or hooked:
         return None
-    names = list(module._modules)
-    tail = _without_head(module._modules[names[-1]], head) if names else None  # type: ignore[arg-type]
+    children = list(module._modules.items())  # `named_children` leaves out a layer that is used a second time
+    last_name, last = children[-1]
+    tail = _without_head(last, head) if last is not None else None
     if tail is None:
         return None
-    return nn.Sequential(OrderedDict([*list(module.named_children())[:-1], (names[-1], tail)]))
+    chain = nn.Sequential(OrderedDict([(name, child) for name, child in children[:-1] if child is not None]))
+    chain.add_module(last_name, tail)
+    return chain

@@ -107,6 +107,18 @@ class HeadObjective:
         """Evaluate at a head given as a matrix."""
         return self.at(self.from_W(W), None)
 
+    def first(self, start: WarmStart | None) -> tuple[HeadPoint, WarmStart | None]:
+        """Where to begin: the warm start, unless W = 0 is better.
+
+        Where classes are nearly separable W is large. At a theta farther off its outputs may then be large and wrong,
+        the loss flat around them, and Newton's method slow to come back; from zero it never is.
+        """
+        zero = self.at_W(self.Z.new_zeros(self.shape))
+        if start is None:
+            return zero, None
+        warm = self.at_W(start.W)
+        return (warm, start) if warm.value < zero.value else (zero, None)
+
 
 @dataclass(frozen=True)
 class NewtonKrylov:
@@ -121,7 +133,7 @@ class NewtonKrylov:
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
-        first = objective.at_W(start.W if start else Z.new_zeros(objective.shape))
+        first, _ = objective.first(start)
         last: list[Arnoldi] = []
 
         def build_model(point: HeadPoint) -> KrylovModel:
@@ -129,7 +141,7 @@ class NewtonKrylov:
             last[:] = [model.factors]
             return model
 
-        tolerance = max(self.atol, self.rtol * first.gradient_norm)
+        tolerance = gradient_tolerance(objective, first, self.atol, self.rtol)
         region = TrustRegion(objective, build_model, first)
         point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
 
@@ -155,28 +167,26 @@ class Newton:
     atol: float = 1e-10
     rtol: float = 1e-10
     iterations: int = 400
-    refactor_after: int = 6  # trials; a factor that has not brought convergence by then is too old
+    refactor_after: int = 4  # trials; a factor that has not brought convergence by then is too old
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         plain = HeadObjective(Z, misfit, head_penalty)
-        point = plain.at_W(start.W if start else Z.new_zeros(plain.shape))
-        tolerance = max(self.atol, self.rtol * point.gradient_norm)
+        point, start = plain.first(start)
+        tolerance = gradient_tolerance(plain, point, self.atol, self.rtol)
         factor = start.factor if start else None
         status, done = Status.ITERATIONS_SPENT, 0
-        radius: float | None = None
-        while done < self.iterations:
-            if factor is None:
-                factor = cholesky(assemble_hessian(plain, point.outputs))
-                radius = None
+        while done < self.iterations and status is Status.ITERATIONS_SPENT:
+            if factor is None or done:
+                factor = cholesky(assemble_hessian(*some_rows(plain, point.outputs)))
             objective = HeadObjective(Z, misfit, head_penalty, factor)
-            region = TrustRegion(objective, Krylov(30, 1e-2), objective.at_W(point.W), radius)
-            budget = min(self.refactor_after, self.iterations - done)
-            point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
-            done += max(used, 1)
-            if status is not Status.ITERATIONS_SPENT:
-                break
-            factor = None
+            begin = objective.at_W(point.W)
+            region = TrustRegion(objective, Krylov(30, 1e-2), begin)
+            # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
+            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
+                budget = min(self.refactor_after, self.iterations - done)
+                point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
+                done += max(used, 1)
         W, outputs = point.W, point.outputs
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
@@ -186,6 +196,25 @@ class Newton:
             ), exact
 
         return HeadFit(W, outputs, status, done, build_inverse, exact=True, old_factor=factor)
+
+
+def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, rtol: float) -> float:
+    """Absolute, or relative to the gradient at the start or at W = 0: a bad start must not loosen the answer."""
+    if rtol * first.gradient_norm <= atol:
+        return atol
+    zero = objective.at_W(torch.zeros_like(first.W))
+    return max(atol, rtol * min(first.gradient_norm, zero.gradient_norm))
+
+
+def some_rows(objective: HeadObjective, outputs: Tensor) -> tuple[HeadObjective, Tensor]:
+    """Up to every fourth row where a large head has many: the factor that preconditions need not be that of all rows."""
+    n_targets, n_features = objective.shape
+    stride = min(4, outputs.shape[0] // (20 * n_features)) if n_targets * n_features > 100 else 1
+    if stride <= 1:
+        return objective, outputs
+    misfit, kept = objective.misfit, slice(None, None, stride)
+    fewer = Misfit(misfit.loss, misfit.targets[kept], misfit.weights[kept] * stride)
+    return HeadObjective(objective.Z[kept].contiguous(), fewer, objective.head_penalty), outputs[kept].contiguous()
 
 
 def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
@@ -211,6 +240,8 @@ def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
 
 def cholesky(H: Tensor) -> Tensor:
     """The lower Cholesky factor, with as little added to the diagonal as makes it exist (a2 = 0 may leave H singular)."""
+    if not torch.isfinite(H).all():  # no ridge would ever be enough; leave it to the trust region to go nowhere
+        return torch.eye(H.shape[0], dtype=H.dtype, device=H.device)
     scale = float(H.diagonal().abs().max()) or 1.0
     ridge = 0.0
     while True:

@@ -68,7 +68,8 @@ class ReducedPoint:
     x: Tensor
     linearization: FeatureLinearization
     Z: Tensor
-    fit: HeadFit | None  # None where the features are not finite
+    start: WarmStart | None  # where the elimination began
+    fit: HeadFit | None  # None where the features, or their squares, are not finite
     assembler: Assembler | None = None  # where the Gauss-Newton matrix is wanted as a matrix
 
     @property
@@ -79,14 +80,21 @@ class ReducedPoint:
     @property
     def W(self) -> Tensor:
         """The eliminated head."""
-        assert self.fit is not None
-        return self.fit.W
+        return self._fit.W
 
     @property
     def outputs(self) -> Tensor:
         """The outputs on the batch."""
-        assert self.fit is not None
-        return self.fit.outputs
+        return self._fit.outputs
+
+    @property
+    def _fit(self) -> HeadFit:
+        if self.fit is None:
+            raise ValueError(
+                "the model's features are not finite here, so there is no head to eliminate; "
+                "scale the inputs or initialise the model with smaller parameters"
+            )
+        return self.fit
 
     @cached_property
     def misfit(self) -> float:
@@ -103,9 +111,8 @@ class ReducedPoint:
 
     @cached_property
     def _derivatives(self) -> ReducedDerivatives:
-        assert self.fit is not None
         problem = self.problem
-        return ReducedDerivatives(self.Z, problem.network.n_features, problem.misfit, self.fit, problem.head_penalty)
+        return ReducedDerivatives(self.Z, problem.network.n_features, problem.misfit, self._fit, problem.head_penalty)
 
     @cached_property
     def gauss_newton(self) -> GaussNewton:
@@ -166,10 +173,10 @@ class ReducedObjective:
         linearization = problem.network.linearize(x, problem.inputs)
         Z = with_ones(linearization.features, problem.network.bias)
         fit = None
-        if torch.isfinite(Z).all():
+        if torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
             with problem.inner_clock():
                 fit = self.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
-        return ReducedPoint(problem, x, linearization, Z, fit, assembler=self.assembler)
+        return ReducedPoint(problem, x, linearization, Z, start, fit, self.assembler)
 
 
 @dataclass(frozen=True)

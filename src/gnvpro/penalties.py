@@ -41,8 +41,13 @@ class Tikhonov:
             operator = identity((n,))
         elif isinstance(self.operator, LinearOperator):
             operator = self.operator
-        else:
+        elif callable(self.operator) and not isinstance(self.operator, nn.Module):
             operator = self.operator(model, parameters)
+        else:
+            raise TypeError(
+                "theta_penalty's operator must be a gnvpro.LinearOperator, or a function that makes one for a model "
+                f"such as gnvpro.time_differences, got {type(self.operator).__name__}"
+            )
         if tuple(operator.domain) != (n,):
             raise ValueError(
                 f"theta_penalty's operator acts on shape {tuple(operator.domain)}, but theta has {n} entries: "

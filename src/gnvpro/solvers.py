@@ -95,6 +95,18 @@ def choose_solver(problem: Problem, eliminator: Eliminator, settings: DenseSetti
     return "dense" if small and obstacle(problem, settings) is None else "krylov"
 
 
+def pick_dense(solver: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> DenseSettings | None:
+    """The settings of the dense solver where it is asked for or best; None for Krylov spaces."""
+    settings = settings.resolved(problem.misfit)
+    if solver == "dense":
+        hindrance = obstacle(problem, settings)
+        if hindrance is not None:
+            raise ValueError(f"solver='dense' cannot be used: {hindrance}; use solver='krylov' or 'auto'")
+        return settings
+    wanted = solver == "auto" and choose_solver(problem, eliminator, settings) == "dense"
+    return settings if wanted else None
+
+
 def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> Assembler:
     """What assembles the Gauss-Newton matrices of a problem; sets the network's chunks to what the memory holds."""
     network, n = problem.network, problem.network.n_theta

@@ -12,6 +12,7 @@ class Status(enum.Enum):
     CONVERGED = "The gradient is below its tolerance."
     WORK_SPENT = "The work budget is spent."
     ITERATIONS_SPENT = "The iteration cap is reached."
+    SWEEPS_DONE = "All sweeps over the batches are done."
     STEP_TOO_SMALL = "No step, however short, reduces the objective any more; the best accepted model is kept."
     NOT_FINITE = "The derivatives at the last accepted model are not finite; that model is kept."
     HEAD_ONLY = "The features have no trainable parameters; the head was eliminated, which is all there is to train."

@@ -80,6 +80,11 @@ class Iteration(Generic[PointT]):
     damping: float
     rank: int
 
+    @property
+    def radius(self) -> float | None:
+        """The bound, where it is a radius."""
+        return None if isinstance(self.bound, Damping) else self.bound
+
 
 class TrustRegion(Generic[PointT]):
     """The loop, one trial at a time; `point` is always an accepted one."""
@@ -99,7 +104,12 @@ class TrustRegion(Generic[PointT]):
         self.rule: StepRule = rule or RadiusRule()
         self.status = Status.RUNNING
         self.model: LocalModel | None = None
-        self._below_rounding = 0
+        self.below_rounding = 0
+
+    @property
+    def radius(self) -> float | None:
+        """The bound of the next trial, where it is a radius."""
+        return None if isinstance(self.bound, Damping) else self.bound
 
     def iterate(self) -> Iteration[PointT] | None:
         """Try one step; None, and a `status`, where there is none to try."""
@@ -108,14 +118,17 @@ class TrustRegion(Generic[PointT]):
             return None
         if self.model is None:
             self.model = self.build_model(self.point)
+        if self.model.rank == 0 and self.point.gradient().any():  # there is a way down, but no curvature to go by
+            self.status = Status.NOT_FINITE
+            return None
         step, bound = self.rule.propose(self.model, self.bound)
         x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
         if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
             self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
             return None
         noise = max(epsilon * abs(value), 1e-300)
-        self._below_rounding = self._below_rounding + 1 if step.predicted_reduction <= noise else 0
-        if self._below_rounding > 5:
+        self.below_rounding = self.below_rounding + 1 if step.predicted_reduction <= noise else 0
+        if self.below_rounding > 5:
             self.status = Status.STEP_TOO_SMALL
             return None
         trial = self.objective.at(x + step.d_x, self.point)

@@ -65,10 +65,8 @@ class TangentFlow(ABC):
         """Tangent (width, n) at the final time, from the initial one and nodal [dK, db]."""
         weights = None if d_nodes is None else self.stage_weights(d_nodes)
         for block in self.blocks(1):
-            if weights is None:
-                drive = torch.zeros_like(self.slopes[block])
-            else:
-                drive = torch.bmm(weights[block], self.states[block])
+            states, slopes = self.states[block], self.slopes[block]
+            drive = torch.zeros_like(slopes) if weights is None else torch.bmm(weights[block], states)
             d_states = self.push_block(block, d_states, drive)
         return d_states
 

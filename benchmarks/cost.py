@@ -1,0 +1,239 @@
+"""What a step costs, as ratios: derivatives against plain passes, inner solves against the rest, growth with the samples.
+
+    python benchmarks/cost.py [--repetitions 20] [--threads 1] [--data-dir DIR] [--only passes]
+
+1. Seconds and memory over the number of samples, with slopes in log-log scale (1 is linear).
+2. J v + J' u of the features against one forward and backward pass of the feature extractor by autograd, and one
+   Gauss-Newton product of the reduced objective (two passes, and the head's part) against one of the whole network.
+   Repetitions are interleaved; ratios are medians over the rounds. Goal: 1.25.
+3. Seconds in inner solves over all seconds of training on an Indian-Pines-sized problem with max_rank=50. Goal: 3%.
+   Synthetic spectra of that size; with --data-dir, the real ones (indian_pines/Indian_pines_corrected.mat and
+   Indian_pines_gt.mat below it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import scipy.io
+import torch
+from torch import Tensor, nn
+
+import gnvpro
+from gnvpro.find_head import find_head
+from gnvpro.losses import Misfit, get_loss, prepare_targets
+from gnvpro.network import SeparableNetwork, WorkMeter
+from gnvpro.networks import ConvNet, NeuralODE
+from gnvpro.objective import Problem, ReducedObjective, ReducedPoint
+from gnvpro.penalties import Tikhonov
+from gnvpro.training import default_eliminator
+
+F64 = torch.float64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of the paper on random data of the right size."""
+
+    model: nn.Sequential
+    inputs: Tensor
+    targets: Tensor
+    loss: str
+    penalty: float
+    chunk: int | None = None
+
+    def point(self) -> ReducedPoint:
+        """The reduced objective at the model's own theta."""
+        samples = self.inputs.shape[0]
+        network = SeparableNetwork(
+            self.model, find_head(self.model, self.inputs[:2], None), WorkMeter(samples), self.chunk
+        )
+        loss = get_loss(self.loss)
+        misfit = Misfit.mean(loss, prepare_targets(loss, self.targets, network.n_targets))
+        penalty = Tikhonov(self.penalty).bind(self.model, network.parameters)
+        problem = Problem(network, self.inputs, misfit, penalty, self.penalty)
+        return ReducedObjective(problem, default_eliminator(misfit, network)).start(network.theta(), None)
+
+
+def flow_case(samples: int, n_inputs: int, width: int, depth: int, n_targets: int, penalty: float) -> Case:
+    model = nn.Sequential(NeuralODE(n_inputs, width, depth), nn.Linear(width, n_targets)).to(F64)
+    targets = torch.randn(samples, n_targets, dtype=F64)
+    return Case(model, torch.randn(samples, n_inputs, dtype=F64), targets, "least_squares", penalty)
+
+
+def indian_pines_case(samples: int) -> Case:
+    model = nn.Sequential(NeuralODE(200, 32, 16), nn.Linear(32, 16)).to(F64)
+    return Case(model, *synthetic_spectra(samples), "multinomial", 1e-3)
+
+
+def convnet_case(samples: int) -> Case:
+    images = torch.randn(samples, 3, 32, 32)
+    return Case(ConvNet(), images, torch.randint(10, (samples,)), "multinomial", 1e-2, chunk=100)
+
+
+def synthetic_spectra(samples: int) -> tuple[Tensor, Tensor]:
+    """Spectra of 200 smooth bands in 16 overlapping classes, standardised sample by sample."""
+    labels = torch.arange(samples) % 16
+    smooth = torch.randn(16, 200, dtype=F64).cumsum(1)
+    variation = torch.randn(samples, 10, dtype=F64) @ torch.randn(10, 200, dtype=F64).cumsum(1)
+    return standardised(smooth[labels] + variation + torch.randn(samples, 200, dtype=F64)), labels
+
+
+def indian_pines(folder: Path) -> tuple[Tensor, Tensor]:
+    """Training pixels of Indian Pines: four fifths of at most 312 a class."""
+    cube = scipy.io.loadmat(folder / "Indian_pines_corrected.mat")["indian_pines_corrected"]
+    truth = torch.from_numpy(
+        scipy.io.loadmat(folder / "Indian_pines_gt.mat")["indian_pines_gt"].astype("int64")
+    ).flatten()
+    spectra = torch.from_numpy(cube.astype("float64")).reshape(-1, cube.shape[-1])
+    chosen = []
+    for label in range(1, 17):
+        pixels = (truth == label).nonzero()[:, 0]
+        pixels = pixels[torch.randperm(len(pixels))]
+        taken = min(len(pixels) - 10, 312)
+        chosen.append(pixels[taken // 5 : taken])
+    rows = torch.cat(chosen)
+    return standardised(spectra[rows]), truth[rows] - 1
+
+
+def standardised(spectra: Tensor) -> Tensor:
+    return (spectra - spectra.mean(1, keepdim=True)) / spectra.std(1, keepdim=True)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "cdr": lambda: flow_case(400, 55, 8, 8, 72, 1e-10),
+    "dcr": lambda: flow_case(8000, 3, 16, 8, 882, 1e-10),
+    "indian-pines": lambda: indian_pines_case(2957),
+    "cifar10": lambda: convnet_case(1000),
+}
+
+
+def backprop(model: nn.Module, inputs: Tensor, chunk: int | None) -> Callable[[], object]:
+    """One forward and backward pass by autograd, in the same chunks."""
+    weights = list(model.parameters())
+    with torch.no_grad():
+        cotangent = torch.randn_like(model(inputs[:1])).expand(inputs.shape[0], -1).contiguous()
+    size = chunk or inputs.shape[0]
+
+    def run() -> object:
+        parts = zip(inputs.split(size), cotangent.split(size), strict=True)
+        gradients = [torch.autograd.grad(model(x), weights, c) for x, c in parts]
+        return [sum(pieces) for pieces in zip(*gradients, strict=True)]
+
+    return run
+
+
+def seconds_of(tasks: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
+    """Seconds of each task; the tasks take turns, after two rounds to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for repetition in range(repetitions + 2):
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            task()
+            if repetition >= 2:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median_ratio(above: list[float], below: list[float]) -> float:
+    """The median over the rounds: what else the machine does slows both tasks of a round."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def passes(names: list[str], repetitions: int) -> None:
+    print("\nderivatives over plain passes (ms; goal: ratios <= 1.25)")
+    print(f"{'':14}{'backprop F':>12}{'J v + J^T u':>13}{'ratio':>8}{'backprop':>12}{'GN product':>13}{'ratio':>8}")
+    for name in names:
+        case = CASES[name]()
+        point = case.point()
+        v, u = torch.randn_like(point.x), torch.randn_like(point.linearization.features)
+        jvp, vjp, product = point.linearization.jvp, point.linearization.vjp, point.curvature().mv
+        tasks: dict[str, Callable[[], object]] = {
+            "features": backprop(case.model[:-1], case.inputs, case.chunk),
+            "both": lambda jvp=jvp, vjp=vjp, v=v, u=u: (jvp(v), vjp(u)),
+            "network": backprop(case.model, case.inputs, case.chunk),
+            "product": lambda product=product, v=v: product(v),
+        }
+        s = seconds_of(tasks, max(5, repetitions // 2) if case.chunk else repetitions)
+        ms = {key: 1e3 * statistics.median(values) for key, values in s.items()}
+        print(
+            f"{name:14}{ms['features']:12.2f}{ms['both']:13.2f}{median_ratio(s['both'], s['features']):8.2f}"
+            f"{ms['network']:12.2f}{ms['product']:13.2f}{median_ratio(s['product'], s['network']):8.2f}",
+            flush=True,
+        )
+
+
+def growth(repetitions: int) -> None:
+    """Ascending sample counts, so that the peak of the process's memory is that of the last count."""
+    print("\ngrowth with the samples (Indian-Pines-sized network; memory: peak of the process above its start)")
+    print(f"{'samples':>8}{'linearize ms':>14}{'eliminate ms':>14}{'GN product ms':>15}{'memory MB':>11}")
+    start, table = peak_memory(), []
+    for samples in (2000, 4000, 8000, 16000):
+        case = indian_pines_case(samples)
+        begin = time.perf_counter()
+        point = case.point()
+        network = point.problem.network
+        inner = network.meter.inner_seconds
+        whole = time.perf_counter() - begin
+        v, product = torch.randn_like(point.x), point.curvature().mv
+        s = seconds_of({"product": lambda product=product, v=v: product(v)}, repetitions)
+        table.append((samples, whole - inner, inner, min(s["product"]), peak_memory() - start))
+        print(f"{samples:8d}" + "{:14.1f}{:14.1f}{:15.1f}".format(*(1e3 * x for x in table[-1][1:4])), end="")
+        print(f"{table[-1][4]:11.0f}", flush=True)
+    logs = torch.tensor(table, dtype=F64).log()
+    x = logs[:, 0] - logs[:, 0].mean()
+    slopes = (x @ logs[:, 1:]) / (x @ x)
+    print(f"{'slope':>8}" + "{:14.2f}{:14.2f}{:15.2f}{:11.2f}".format(*slopes.tolist()))
+
+
+def peak_memory() -> float:
+    """Peak resident memory in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def inner_share(folder: Path | None, work: float) -> None:
+    inputs, labels = synthetic_spectra(2957) if folder is None else indian_pines(folder)
+    model = nn.Sequential(NeuralODE(200, 32, 16), nn.Linear(32, 16)).to(F64)
+    result = gnvpro.train(
+        model, inputs, labels, loss="multinomial", theta_penalty=1e-3, head_penalty=1e-3, max_rank=50, work=work
+    )
+    last = result.history[-1]
+    print(
+        f"\ninner solves, Indian Pines ({'synthetic' if folder is None else 'real'}, {len(inputs)} pixels): "
+        f"{last.inner_seconds:.2f} of {last.seconds:.1f} s = {100 * last.inner_seconds / last.seconds:.1f}% "
+        f"(goal 3%); {last.iteration} iterations, {last.work:.0f} work units, "
+        f"loss {result.history[0].loss:.3f} -> {last.loss:.3f}, accuracy {100 * (last.accuracy or math.nan):.1f}%"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", type=float, default=400.0, help="budget of the training run")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="of the ratios")
+    parser.add_argument("--only", choices=["growth", "passes", "inner"], help="one part")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {arguments.threads} thread(s)")
+    if arguments.only in (None, "growth"):
+        growth(arguments.repetitions)
+    if arguments.only in (None, "passes"):
+        passes(arguments.cases, arguments.repetitions)
+    if arguments.only in (None, "inner"):
+        inner_share(arguments.data_dir and arguments.data_dir / "indian_pines", arguments.work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The command line: a thin shell, one function a command; errors are said in one line, the rest is the library's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+try:
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit("the gnvpro command needs typer: pip install 'gnvpro[cli]'") from missing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Train networks that end in a linear layer by eliminating that layer.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Make the paper's simulated data sets, and draw them.")
+app.add_typer(data_app, name="data")
+
+Samples = Annotated[int, typer.Option(help="How many samples to simulate.")]
+Seed = Annotated[int, typer.Option("--draw-seed", help="Seed of the drawn inputs.")]
+Workers = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where sets are kept; else GNVPRO_DATA, else the user's cache.")]
+Out = Annotated[Path | None, typer.Option(help="Write the set (.npz), or with --plot the figure, to this file.")]
+Plot = Annotated[bool, typer.Option("--plot", help="Draw the problem and one sample of it instead of making the set.")]
+
+
+@app.callback()
+def root() -> None:
+    """Keep `data` a subcommand even while it is the only one."""
+
+
+@data_app.command("cdr")
+def data_cdr(
+    samples: Samples = 800,
+    mesh: Annotated[int, typer.Option(help="Nodes in each direction: 21, 31, ...; the paper's 151.")] = 151,
+    draw_seed: Seed = 0,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    plot: Plot = False,
+) -> None:
+    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. As it stands, the shipped set anew."""
+    with one_line_errors():
+        from .data import cdr
+
+        if plot:
+            from .data.figures import cdr_figure
+
+            save_figure(cdr_figure(mesh, draw_seed), out or Path("cdr.png"))
+            return
+        started = time.monotonic()
+        path, inputs, targets = cdr.simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
+        report(path, out, len(inputs), inputs.shape[1], targets.shape[1], time.monotonic() - started)
+        if cdr.is_shipped(samples, mesh, draw_seed):
+            typer.echo(f"largest difference from the shipped set: {cdr.distance_to_shipped(inputs, targets):.1e}")
+
+
+@data_app.command("dcr")
+def data_dcr(
+    samples: Samples = 10_000,
+    mesh: Annotated[int, typer.Option(help="Cells in x1 and x2, twice those in x3: 24, 48, 96; the paper's 48.")] = 48,
+    draw_seed: Seed = 0,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    plot: Plot = False,
+) -> None:
+    """Direct current resistivity: depth, radius, angle of an ellipsoid -> 882 potential differences."""
+    with one_line_errors():
+        from .data import dcr
+
+        if plot:
+            from .data.figures import dcr_figure
+
+            save_figure(dcr_figure(mesh), out or Path("dcr.png"))
+            return
+        started = time.monotonic()
+        path, inputs, targets = dcr.simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
+        report(path, out, len(inputs), inputs.shape[1], targets.shape[1], time.monotonic() - started)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What the user can mend is said in one line; Ctrl-C ends with its customary status."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        typer.echo(f"gnvpro: {text}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as interrupt:
+        raise typer.Exit(130) from interrupt
+
+
+def report(path: Path, out: Path | None, samples: int, n_inputs: int, n_targets: int, seconds: float) -> None:
+    """Say what was made and where it is."""
+    from .data import archive
+    from .data.progress import duration
+
+    if out is not None:
+        with archive.explained(out.parent, 1e-6 * path.stat().st_size):
+            archive.copy(path, out)
+    typer.echo(f"{samples} samples, {n_inputs} inputs -> {n_targets} targets, in {duration(seconds)}: {out or path}")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the figure in the format of the file's ending."""
+    figure.savefig(path)
+    typer.echo(f"figure: {path}")
+
+
+if __name__ == "__main__":
+    app()

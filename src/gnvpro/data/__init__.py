@@ -1,0 +1,50 @@
+"""Data sets: every module's load() gives a Split of (inputs, targets), float64, one sample a row.
+
+Files are looked for, and large sets are made, in one data directory: the `data_dir` argument where there is one, else
+the environment variable GNVPRO_DATA, else `gnvpro` in the user's cache directory (XDG_CACHE_HOME, or ~/.cache).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Samples", "Split", "data_directory", "split"]
+
+Samples = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Three disjoint sets of (inputs, targets)."""
+
+    train: Samples
+    validation: Samples
+    test: Samples
+
+
+def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: int) -> Split:
+    """Shuffle by a seed and cut in the proportion of `shares`; rounding goes to the training set."""
+    n, whole = len(inputs), sum(shares)
+    if len(targets) != n:
+        raise ValueError(f"inputs and targets must have as many rows, got {n} and {len(targets)}")
+    if n < whole // min(shares):
+        raise ValueError(f"samples must be at least {whole // min(shares)} to fill all three sets, got {n}")
+    n_validation, n_test = (n * share // whole for share in shares[1:])
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
+    rows = order.split([n - n_validation - n_test, n_validation, n_test])
+    train, validation, test = ((inputs[r], targets[r]) for r in rows)
+    return Split(train, validation, test)
+
+
+def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The data directory: the argument, else GNVPRO_DATA, else the user's cache; it need not exist yet."""
+    chosen = data_dir or os.environ.get("GNVPRO_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gnvpro"

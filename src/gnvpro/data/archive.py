@@ -1,0 +1,118 @@
+"""A simulated set on disk: written whole or not at all, and believed only if recipe and checksum agree.
+
+The recipe says everything the numbers depend on: which problem, the version of its solver, mesh, samples, seed. A set
+that was cut, altered or made by another recipe or version is refused with the reason; the caller makes it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class UnusableArchive(ValueError):
+    """The file is no intact archive of the set asked for; the message says why."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What determines a simulated set."""
+
+    problem: str
+    version: int
+    mesh: int
+    samples: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "seed"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, got {value!r}")
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {self.samples}")
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
+
+    @property
+    def stem(self) -> str:
+        """File name without its ending; the version is inside, so a new one replaces the old file."""
+        return f"{self.problem}-mesh{self.mesh}-samples{self.samples}-seed{self.seed}"
+
+    def stamp(self, inputs: Array) -> str:
+        """One line that differs whenever the set would."""
+        return json.dumps({**asdict(self), "inputs": hashlib.sha256(inputs.tobytes()).hexdigest()}, sort_keys=True)
+
+
+@contextmanager
+def explained(directory: Path, megabytes: float) -> Iterator[float]:
+    """Say which directory could not be written, for how much, and what to do about it."""
+    try:
+        yield megabytes
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot write {directory} ({error.strerror}); the set needs about {megabytes:.1f} MB there: "
+            "make room or choose another directory with data_dir, --data-dir or GNVPRO_DATA",
+        ) from error
+
+
+def write(path: Path, stamp: str, inputs: Array, targets: Array) -> None:
+    """Write the archive beside its place, then move it there in one step."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(beside, "wb") as file:
+            np.savez(file, inputs=inputs, targets=targets, stamp=stamp, checksum=_checksum(stamp, inputs, targets))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def copy(path: Path, out: Path) -> None:
+    """Copy an archive, whole or not at all."""
+    beside = out.with_name(f"{out.name}.{os.getpid()}.tmp")
+    try:
+        shutil.copyfile(path, beside)
+        os.replace(beside, out)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:
+    """Inputs and targets of an intact archive (of the set with this stamp); UnusableArchive otherwise."""
+    try:
+        # opened here: numpy leaves the file open when the archive in it is damaged
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+            inputs, targets = file["inputs"], file["targets"]
+            found, checksum = str(file["stamp"]), str(file["checksum"])
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        raise UnusableArchive(f"{path.name} is cut or is no archive of a simulated set") from error
+    if checksum != _checksum(found, inputs, targets):
+        raise UnusableArchive(f"{path.name} does not match its checksum")
+    if stamp is not None and found != stamp:
+        raise UnusableArchive(f"{path.name} was made by another version or recipe")
+    return inputs, targets
+
+
+def _checksum(stamp: str, inputs: Array, targets: Array) -> str:
+    digest = hashlib.sha256(stamp.encode())
+    for array in (inputs, targets):
+        digest.update(str((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""The convection-diffusion-reaction set: 55 reaction coefficients -> concentrations at 6 points and 12 times.
+
+Each coefficient is uniform on [0, 1], then all are divided by their sum. Targets are the last twelve of fifty time
+steps (t = 0.39, ..., 0.50), the six points fastest. 800 samples on 151 x 151 nodes are shipped with the package, made
+by `gnvpro data cdr`; the solver is in convection_diffusion_reaction.py.
+Split: 400 / 200 / 200 (or half, a quarter, a quarter) after a seeded shuffle.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from . import Split, archive, data_directory, split
+from . import convection_diffusion_reaction as problem
+from .archive import Recipe
+from .progress import listening
+from .simulation import make
+
+Array = NDArray[np.float64]
+
+SAMPLES, MESH = 800, 151
+SHARES = (2, 1, 1)
+VERSION = 1  # raise it whenever the solver's numbers change
+N_TARGETS = 72
+SHIPPED = Path(__file__).with_name("cdr.npz")
+AUTHORS = Path("cdr") / "CDR_Data.mat"
+
+
+def load(
+    source: str = "shipped",
+    *,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    samples: int = SAMPLES,
+    mesh: int = MESH,
+    draw_seed: int = 0,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Split:
+    """The set that comes with the package ("shipped"), the paper's authors' own ("authors") or a "simulated" one.
+
+    `seed` shuffles before the split. The authors' file is cdr/CDR_Data.mat in the data directory. `samples`, `mesh`,
+    `draw_seed`, `workers` and `progress` are for source "simulated", which is made once and kept in the data directory.
+    """
+    if source != "simulated" and not is_shipped(samples, mesh, draw_seed):
+        raise ValueError(f"samples, mesh and draw_seed need source='simulated', got source={source!r}")
+    if source == "shipped":
+        inputs, targets = archive.read(SHIPPED)
+    elif source == "authors":
+        inputs, targets = read_authors(data_directory(data_dir) / AUTHORS)
+    elif source == "simulated":
+        _, inputs, targets = simulated(
+            samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers, progress=progress
+        )
+    else:
+        raise ValueError(f"source must be 'shipped', 'authors' or 'simulated', got {source!r}")
+    return split(torch.from_numpy(inputs), torch.from_numpy(targets), SHARES, seed)
+
+
+def simulated(
+    samples: int = SAMPLES,
+    mesh: int = MESH,
+    *,
+    draw_seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> tuple[Path, Array, Array]:
+    """Path, inputs and targets of a set made on first use and kept in the data directory."""
+    problem.check_mesh(mesh)
+    recipe = Recipe("cdr", VERSION, mesh, samples, draw_seed)
+    inputs = draw(samples, draw_seed)
+    with listening(progress) as listener:
+        path, targets = make(
+            recipe,
+            inputs,
+            N_TARGETS,
+            partial(problem.simulate, mesh),
+            problem.BLOCK,
+            data_directory(data_dir) / "cdr",
+            workers,
+            listener,
+        )
+    return path, inputs, targets
+
+
+def is_shipped(samples: int, mesh: int, draw_seed: int) -> bool:
+    """Whether these settings are those of the set that comes with the package."""
+    return (samples, mesh, draw_seed) == (SAMPLES, MESH, 0)
+
+
+def distance_to_shipped(inputs: Array, targets: Array) -> float:
+    """Largest absolute difference of any number from the shipped set's first rows."""
+    shipped_inputs, shipped_targets = archive.read(SHIPPED)
+    n = len(inputs)
+    return float(max(np.abs(inputs - shipped_inputs[:n]).max(), np.abs(targets - shipped_targets[:n]).max()))
+
+
+def draw(samples: int, seed: int) -> Array:
+    """Reaction coefficients (samples, 55), rows summing to one; fewer samples are the first rows of more."""
+    uniform = np.random.default_rng(seed).random((samples, problem.N_INPUTS))
+    return uniform / uniform.sum(axis=1, keepdims=True)
+
+
+def read_authors(path: Path) -> tuple[Array, Array]:
+    """Inputs and targets of the authors' file, whose columns are samples."""
+    from scipy.io import loadmat
+
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the authors' CDR_Data.mat is not at {path}; put it there, or name the directory that holds "
+            f"{AUTHORS.as_posix()} with data_dir or GNVPRO_DATA"
+        )
+    try:
+        content = loadmat(path)
+        inputs, targets = (np.ascontiguousarray(content[key].T, dtype=float) for key in ("Y", "C"))
+    except Exception as error:
+        raise ValueError(f"{path} is damaged or not the authors' file: it should hold Y and C") from error
+    if inputs.shape[1:] != (problem.N_INPUTS,) or targets.shape != (len(inputs), N_TARGETS):
+        raise ValueError(
+            f"{path} should hold Y (55, samples) and C (72, samples), got {inputs.T.shape}, {targets.T.shape}"
+        )
+    return inputs, targets

@@ -1,0 +1,85 @@
+"""The direct current resistivity set: depth, radius and angle of a buried ellipsoid -> 882 potential differences.
+
+Inputs are uniform on [0, 1] x [0.25, 3] x [0, pi]. Targets are the differences to the next node in x1, then in x2, on
+21 x 21 surface points. The solver is in resistivity.py. The set is made on first use and kept in the data directory.
+Split: 8000 / 1000 / 1000 (or 80%, 10%, 10%) after a seeded shuffle; then the mean of the training targets is removed
+from all three, since it is mostly the dipole.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from . import Split, data_directory, split
+from . import resistivity as problem
+from .archive import Recipe
+from .progress import listening
+from .simulation import make
+
+Array = NDArray[np.float64]
+
+SAMPLES, MESH = 10_000, 48
+SHARES = (8, 1, 1)
+VERSION = 1  # raise it whenever the solver's numbers change
+N_TARGETS = 2 * problem.POINTS**2
+
+
+def load(
+    samples: int = SAMPLES,
+    mesh: int = MESH,
+    *,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    draw_seed: int = 0,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Split:
+    """The set on mesh x mesh x mesh/2 cells, mean removed; `draw_seed` draws the inputs, `seed` shuffles and splits."""
+    if samples < sum(SHARES):
+        raise ValueError(f"samples must be at least {sum(SHARES)} to fill all three sets, got {samples}")
+    _, inputs, targets = simulated(
+        samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers, progress=progress
+    )
+    raw = split(torch.from_numpy(inputs), torch.from_numpy(targets), SHARES, seed)
+    mean = raw.train[1].mean(dim=0)
+    train, validation, test = ((y, c - mean) for y, c in (raw.train, raw.validation, raw.test))
+    return Split(train, validation, test)
+
+
+def simulated(
+    samples: int = SAMPLES,
+    mesh: int = MESH,
+    *,
+    draw_seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> tuple[Path, Array, Array]:
+    """Path, inputs and raw targets of a set made on first use and kept in the data directory."""
+    problem.cells_of(mesh)
+    recipe = Recipe("dcr", VERSION, mesh, samples, draw_seed)
+    inputs = draw(samples, draw_seed)
+    with listening(progress) as listener:
+        path, targets = make(
+            recipe,
+            inputs,
+            N_TARGETS,
+            partial(problem.simulate, mesh),
+            1,
+            data_directory(data_dir) / "dcr",
+            workers,
+            listener,
+        )
+    return path, inputs, targets
+
+
+def draw(samples: int, seed: int) -> Array:
+    """Depth, radius and angle (samples, 3); fewer samples are the first rows of more."""
+    low, high = np.array([0.0, 0.25, 0.0]), np.array([1.0, 3.0, np.pi])
+    return low + (high - low) * np.random.default_rng(seed).random((samples, 3))

@@ -1,0 +1,146 @@
+"""Make a simulated set once: in parallel, resumable, and kept in the data directory for every later load.
+
+    intact archive there?  -> read it
+    else: journal (finished samples of earlier runs) -> solve the rest over processes -> archive -> journal removed
+
+The solver is a pure function from a block of inputs to a block of targets, so blocks may come in any order.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import archive
+from .archive import Recipe
+from .journal import Journal
+from .progress import Listener
+
+Array = NDArray[np.float64]
+Solver = Callable[[Array], Array]
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def make(
+    recipe: Recipe,
+    inputs: Array,
+    n_targets: int,
+    solve: Solver,
+    block: int,
+    directory: Path,
+    workers: int | None,
+    listener: Listener,
+) -> tuple[Path, Array]:
+    """Path of the archive and its targets, simulated now if no intact archive of this recipe is there."""
+    n_workers = available_cores() if workers is None else workers
+    if isinstance(n_workers, bool) or not isinstance(n_workers, int) or n_workers < 1:
+        raise ValueError(f"workers must be a positive int or None for all cores, got {workers!r}")
+    path, stamp = directory / f"{recipe.stem}.npz", recipe.stamp(inputs)
+    if path.exists():
+        try:
+            return path, archive.read(path, stamp)[1]
+        except archive.UnusableArchive as reason:
+            listener.note(f"{reason}: making it again")
+    writing = partial(archive.explained, directory, 2 * 8e-6 * len(inputs) * (inputs.shape[1] + n_targets))
+    with writing() as megabytes:
+        directory.mkdir(parents=True, exist_ok=True)
+        unfinished = directory / f"{recipe.stem}.partial"
+        there = unfinished.stat().st_size if unfinished.exists() else 0
+        if shutil.disk_usage(directory).free < 1e6 * megabytes - there:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        journal = Journal(unfinished, stamp, len(inputs), n_targets)
+    with journal:
+        missing = np.flatnonzero(~journal.finished)
+        listener.start(recipe.problem, len(inputs), len(inputs) - len(missing))
+        blocks = np.split(missing, range(block, len(missing), block)) if len(missing) else []
+        try:
+            # closing: when a write fails, the processes must end now and not when the traceback is forgotten
+            with closing(solve_blocks(solve, inputs, blocks, min(n_workers, len(blocks)))) as solved:
+                for rows, targets in solved:
+                    if not np.isfinite(targets).all():
+                        raise ArithmeticError(f"the solver of {recipe.problem} failed for {inputs[rows].tolist()}")
+                    with writing():
+                        for row, target in zip(rows, targets, strict=True):
+                            journal.append(int(row), target)
+                    listener.advance(len(rows))
+        except BaseException:
+            kept = int(journal.finished.sum())
+            listener.note(f"stopped; {kept} of {len(inputs)} samples are kept, the same call goes on from there")
+            raise
+        with writing():
+            archive.write(path, stamp, inputs, journal.targets)
+            journal.remove()
+    return path, journal.targets
+
+
+def solve_blocks(
+    solve: Solver, inputs: Array, blocks: list[NDArray[np.intp]], workers: int
+) -> Generator[tuple[NDArray[np.intp], Array], None, None]:
+    """Rows and targets of each block, in the order they get ready."""
+    if workers <= 1:
+        for rows in blocks:
+            yield rows, solve(inputs[rows])
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_become_worker)
+    pending: dict[Future[Array], NDArray[np.intp]] = {}
+    try:
+        with spawning():
+            pending.update({pool.submit(solve, inputs[rows]): rows for rows in blocks})
+        for future in as_completed(pending):
+            yield pending[future], future.result()
+    finally:
+        # an interrupt or a failed write ends up here: do not begin anything new, let no process linger
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def spawning() -> Iterator[None]:
+    """While processes start: one thread each, and no import of the user's script, of which they need nothing.
+
+    Without the latter every script that loads a set would need `if __name__ == "__main__":`.
+    """
+    main, environment = sys.modules["__main__"], {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in environment.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _become_worker() -> None:
+    """Leave Ctrl-C to the parent, and end with it even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,34 @@
+"""From shallow to deep: a network that can be refined is trained coarse, refined, and trained on.
+
+A module that can be refined has a method `prolongated()` which returns a deeper module that computes nearly the same
+(`gnvpro.networks.NeuralODE` interpolates its weights linearly in time). All else in the model, the head included, is
+copied as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+
+def can_be_refined(model: nn.Module) -> bool:
+    """Whether some module of the model has a method `prolongated`."""
+    return any(callable(getattr(module, "prolongated", None)) for module in model.modules())
+
+
+def prolongated(model: nn.Module) -> nn.Module:
+    """A deeper copy of the model; the model itself is left alone."""
+    own = getattr(model, "prolongated", None)
+    if callable(own):
+        finer = own()
+        if not isinstance(finer, nn.Module):
+            raise TypeError(
+                f"{type(model).__name__}.prolongated() must return an nn.Module, got {type(finer).__name__}"
+            )
+        return finer
+    shell = copy.copy(model)
+    shell._modules = {name: prolongated(child) if child is not None else None for name, child in model._modules.items()}
+    shell._parameters = copy.deepcopy(model._parameters)
+    shell._buffers = copy.deepcopy(model._buffers)
+    return shell

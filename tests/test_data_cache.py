@@ -1,0 +1,340 @@
+"""Making sets: killed, interrupted, cut, altered, outdated, locked, without room or permission - never a wrong set."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnvpro.data import archive, dcr, simulation
+from gnvpro.data.archive import Recipe, UnusableArchive
+from gnvpro.data.journal import Journal
+from gnvpro.data.progress import PlainLines, Silent, duration
+
+RECIPE = Recipe("toy", 1, 5, 12, 0)
+INPUTS = np.random.default_rng(0).random((12, 3))
+STAMP = RECIPE.stamp(INPUTS)
+TARGETS = INPUTS @ np.ones((3, 4)) + np.arange(4.0)
+
+
+class Solver:
+    """A quick solver that remembers what it solved and may fail after some blocks."""
+
+    def __init__(self, fail_after=None, error=KeyboardInterrupt):
+        self.solved, self.fail_after, self.error = 0, fail_after, error
+
+    def __call__(self, inputs):
+        if self.solved == self.fail_after:
+            raise self.error
+        self.solved += len(inputs)
+        return inputs @ np.ones((3, 4)) + np.arange(4.0)
+
+
+def make(directory, solver, recipe=RECIPE, listener=None):
+    return simulation.make(recipe, INPUTS, 4, solver, 1, directory, 1, listener or Silent())
+
+
+def path_in(directory):
+    return directory / f"{RECIPE.stem}.npz"
+
+
+def test_a_made_set_is_read_back_without_solving(tmp_path):
+    first, second = Solver(), Solver()
+    assert make(tmp_path, first)[1] == pytest.approx(TARGETS)
+    assert make(tmp_path, second)[1] == pytest.approx(TARGETS)
+    assert (first.solved, second.solved) == (12, 0)
+    assert [p.name for p in tmp_path.iterdir()] == [path_in(tmp_path).name]  # neither journal nor temporary file stays
+
+
+def test_an_interrupted_set_goes_on_where_it_stopped(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, Solver(fail_after=5))
+    assert not path_in(tmp_path).exists()
+    rest = Solver()
+    assert (make(tmp_path, rest)[1] == TARGETS).all()
+    assert rest.solved == 7
+
+
+@pytest.mark.parametrize("cut", [1, 7, 43])
+def test_a_journal_cut_within_a_record_loses_that_record_only(cut, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, Solver(fail_after=5))
+    (journal,) = tmp_path.glob("*.partial")
+    os.truncate(journal, journal.stat().st_size - cut)  # a record has 8 + 4 * 8 + 4 = 44 bytes
+    rest = Solver()
+    assert (make(tmp_path, rest)[1] == TARGETS).all()
+    assert rest.solved == 8
+
+
+def test_a_journal_with_a_flipped_bit_is_kept_up_to_there(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, Solver(fail_after=5))
+    (journal,) = tmp_path.glob("*.partial")
+    content = bytearray(journal.read_bytes())
+    content[len(content) - 3 * 44 + 12] ^= 1  # in the targets of the third record
+    journal.write_bytes(content)
+    rest = Solver()
+    assert (make(tmp_path, rest)[1] == TARGETS).all()
+    assert rest.solved == 12 - 2
+
+
+def test_a_journal_of_another_version_is_not_used(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, Solver(fail_after=5))
+    rest = Solver()
+    make(tmp_path, rest, Recipe("toy", 2, 5, 12, 0))
+    assert rest.solved == 12
+
+
+def damage_by_cutting(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def damage_by_emptying(path):
+    os.truncate(path, 0)
+
+
+def damage_by_another_version(path):
+    archive.write(path, Recipe("toy", 0, 5, 12, 0).stamp(INPUTS), INPUTS, TARGETS + 1)
+
+
+def damage_by_other_inputs(path):
+    archive.write(path, RECIPE.stamp(INPUTS + 1), INPUTS + 1, TARGETS + 1)
+
+
+def damage_by_altering(path):
+    with np.load(path) as file:
+        content = dict(file)
+    content["targets"][3, 2] += 1e-9
+    np.savez(path, **content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (damage_by_cutting, "is cut or is no archive"),
+        (damage_by_emptying, "is cut or is no archive"),
+        (damage_by_another_version, "another version or recipe"),
+        (damage_by_other_inputs, "another version or recipe"),
+        (damage_by_altering, "does not match its checksum"),
+    ],
+)
+def test_a_damaged_or_foreign_archive_is_made_again_and_the_user_told(damage, reason, tmp_path, capsys):
+    make(tmp_path, Solver())
+    damage(path_in(tmp_path))
+    with pytest.raises(UnusableArchive, match=reason):
+        archive.read(path_in(tmp_path), STAMP)
+    again = Solver()
+    assert (make(tmp_path, again, listener=PlainLines(sys.stderr))[1] == TARGETS).all()
+    assert again.solved == 12
+    assert f"{reason}" in capsys.readouterr().err
+    assert (archive.read(path_in(tmp_path), STAMP)[1] == TARGETS).all()
+
+
+def test_stamp_tells_everything_a_set_depends_on():
+    stamps = {
+        Recipe(*fields).stamp(inputs)
+        for fields, inputs in (
+            (("toy", 1, 5, 12, 0), INPUTS),
+            (("other", 1, 5, 12, 0), INPUTS),
+            (("toy", 2, 5, 12, 0), INPUTS),
+            (("toy", 1, 6, 12, 0), INPUTS),
+            (("toy", 1, 5, 13, 0), INPUTS),
+            (("toy", 1, 5, 12, 1), INPUTS),
+            (("toy", 1, 5, 12, 0), INPUTS + 1e-15),
+        )
+    }
+    assert len(stamps) == 7
+    assert json.loads(STAMP)["version"] == 1
+
+
+def test_a_solver_that_returns_nan_never_becomes_a_set(tmp_path):
+    with pytest.raises(ArithmeticError, match="solver of toy failed for"):
+        make(tmp_path, lambda inputs: np.full((len(inputs), 4), np.nan))
+    assert not path_in(tmp_path).exists()
+
+
+def test_a_failed_write_ends_the_worker_processes_at_once(tmp_path, monkeypatch):
+    ended = []
+
+    def blocks(solve, inputs, blocks, workers):
+        try:
+            yield np.array([0]), TARGETS[:1]
+        finally:
+            ended.append(True)
+
+    def refuse(*_args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(simulation, "solve_blocks", blocks)
+    monkeypatch.setattr(Journal, "append", refuse)
+    with pytest.raises(OSError, match="No space left") as caught:
+        make(tmp_path, Solver())
+    assert ended, caught  # while the traceback is still held
+
+
+def test_two_makers_of_one_set_do_not_meet(tmp_path):
+    pytest.importorskip("fcntl", reason="file locks are POSIX")
+    with (
+        Journal(tmp_path / f"{RECIPE.stem}.partial", STAMP, 12, 4),
+        pytest.raises(RuntimeError, match="another process is making this set"),
+    ):
+        make(tmp_path, Solver())
+
+
+def test_too_little_room_is_said_before_anything_is_solved(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 100))
+    solver = Solver()
+    with pytest.raises(OSError, match=r"No space left.*needs about 0.0 MB.*--data-dir or GNVPRO_DATA") as caught:
+        make(tmp_path, solver)
+    assert caught.value.errno == errno.ENOSPC
+    assert solver.solved == 0
+
+
+@pytest.mark.parametrize("limit", [400, 1000])  # the first stops the journal, the second the archive
+def test_a_file_that_cannot_grow_is_a_clear_error_and_loses_nothing(limit, tmp_path):
+    resource = pytest.importorskip("resource", reason="file size limits are POSIX")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    first, rest = Solver(), Solver()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="make room or choose another directory"):
+            make(tmp_path, first)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not path_in(tmp_path).exists()
+    assert not list(tmp_path.glob("*.tmp"))
+    kept = (400 - len(STAMP) - 1) // 44 if limit == 400 else 12
+    assert first.solved == min(kept + 1, 12)
+    assert (make(tmp_path, rest)[1] == TARGETS).all()
+    assert rest.solved == 12 - kept
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write .*file.*data_dir, --data-dir or GNVPRO_DATA"):
+        make(tmp_path / "file" / "cache", Solver())
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_directory_is_named(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(OSError, match=r"cannot write .*Permission denied"):
+            make(tmp_path, Solver())
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_read_only_file_system_is_named(tmp_path, monkeypatch):
+    def refuse(*_args, **_options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(OSError, match=r"cannot write .*Read-only file system.*--data-dir or GNVPRO_DATA"):
+        make(tmp_path, Solver())
+
+
+def test_a_complete_set_in_a_read_only_directory_is_used(tmp_path, monkeypatch):
+    make(tmp_path, Solver())
+    monkeypatch.setattr(Path, "mkdir", lambda *_a, **_k: pytest.fail("wrote to a directory it need not write to"))
+    monkeypatch.setattr(archive, "write", lambda *_a: pytest.fail("wrote to a directory it need not write to"))
+    solver = Solver()
+    assert (make(tmp_path, solver)[1] == TARGETS).all()
+    assert solver.solved == 0
+
+
+LONG_RUN = "from gnvpro.data import dcr; dcr.load(3000, 24, data_dir={directory!r}, workers=2)"
+RECORD = 8 + 882 * 8 + 4
+# workers have one thread, this process perhaps more, and sum in another order: equal to the solver's residual of 1e-10
+# times the largest difference, about 10
+ROUNDING = 1e-9
+
+
+def start_long_run(directory):
+    """A script without a __main__ guard that makes 3000 samples with two processes; returns once ten are finished."""
+    script = directory / "script.py"
+    script.write_text(LONG_RUN.format(directory=str(directory)))
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    journal = directory / "dcr" / "dcr-mesh24-samples3000-seed0.partial"
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and journal.stat().st_size > 11 * RECORD):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "no sample finished within two minutes"
+        time.sleep(0.02)
+    return process, journal
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="watches processes through /proc")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
+def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_path, monkeypatch):
+    process, journal = start_long_run(tmp_path)
+    workers = children_of(process.pid)
+    assert len(workers) >= 2
+    process.send_signal(end)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == -end
+    if end == signal.SIGINT:
+        assert "samples are kept, the same call goes on from there" in said
+    deadline = time.monotonic() + 20
+    while any(running(pid) for pid in workers):
+        assert time.monotonic() < deadline, "worker processes outlive their parent"
+        time.sleep(0.05)
+
+    kept = (journal.stat().st_size - len(journal.read_bytes().partition(b"\n")[0]) - 1) // RECORD
+    assert 10 <= kept < 3000
+    monkeypatch.setattr(dcr.problem, "simulate", lambda mesh, inputs: np.zeros((len(inputs), 882)))
+    _, inputs, targets = dcr.simulated(3000, 24, data_dir=tmp_path, workers=1, progress=False)
+    monkeypatch.undo()
+    solved_before = targets.any(axis=1)  # the stand-in solver gives zeros
+    assert solved_before.sum() == kept
+    some = np.flatnonzero(solved_before)[:3]
+    assert np.abs(targets[some] - dcr.problem.simulate(24, inputs[some])).max() < ROUNDING
+
+
+def test_parallel_blocks_are_those_of_one_process():
+    inputs = dcr.draw(4, 0)
+    blocks = [np.array([0]), np.array([1, 3]), np.array([2])]
+    solve = partial(dcr.problem.simulate, 24)
+    targets = np.zeros((4, 882))
+    for rows, part in simulation.solve_blocks(solve, inputs, blocks, 2):
+        targets[rows] = part
+    assert np.abs(targets - solve(inputs)).max() < ROUNDING
+
+
+def test_plain_lines_tell_the_time_left(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    lines = PlainLines(sys.stderr, every=10)
+    lines.start("dcr", 100, 40)
+    for _ in range(20):
+        clock[0] += 1.5
+        lines.advance(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "dcr: 60 of 100 samples to simulate"
+    assert said[1] == "dcr: 47 of 100 samples, 1 min 20 s left"  # 53 samples at 1.5 s each, to the even second
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7.4, "7 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")])
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text

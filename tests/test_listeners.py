@@ -1,0 +1,105 @@
+"""Listeners hear everything, and write what they hear."""
+
+import csv
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import gnvpro
+from gnvpro import listeners
+
+
+def train(**arguments):
+    torch.manual_seed(0)
+    inputs = torch.randn(30, 2, dtype=torch.float64)
+    targets = (inputs[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    settings = {"loss": "multinomial", "work": 40, "max_rank": 3, "validation": (inputs[:9], targets[:9])}
+    return gnvpro.train(model, inputs, targets, **{**settings, **arguments})
+
+
+class Heard:
+    def begin(self, history, budget):
+        self.before, self.budget, self.records, self.status = list(history), budget, [], None
+
+    def record(self, record):
+        self.records.append(record)
+
+    def end(self, status):
+        self.status = status
+
+
+def test_a_listener_hears_every_record_the_start_included():
+    heard = Heard()
+    result = train(listeners=[heard])
+    assert heard.records == list(result.history)
+    assert (heard.before, heard.budget, heard.status) == ([], 40, result.status)
+
+
+def test_an_interrupted_run_ends_as_running():
+    heard = Heard()
+    with pytest.raises(ZeroDivisionError):
+        train(listeners=[heard], on_iteration=lambda record: 1 / 0)
+    assert heard.status is gnvpro.Status.RUNNING
+
+
+def test_csv_and_json_lines_hold_the_history_also_of_a_resumed_run(tmp_path):
+    def stop(record):
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    def files():
+        return [listeners.CSVFile(tmp_path / "h.csv"), listeners.JSONLines(tmp_path / "h.jsonl")]
+
+    with pytest.raises(KeyboardInterrupt):
+        train(listeners=files(), checkpoint=tmp_path / "run", on_iteration=stop)
+    result = train(listeners=files(), checkpoint=tmp_path / "run", resume=True)
+    lines = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
+    assert lines == [record.to_dict() for record in result.history]
+    with open(tmp_path / "h.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == result.history.column("loss")
+    assert rows[0]["radius"] == ""
+
+
+def test_tensorboard_writes_every_number(tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorBoard is an optional extra")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train(listeners=[listeners.TensorBoard(tmp_path)])
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    losses = [event.value for event in events.Scalars("loss")]
+    assert losses == pytest.approx(result.history.column("loss"), rel=1e-6)
+    assert "validation_accuracy" in events.Tags()["scalars"]
+
+
+def test_lines_are_printed_where_there_is_no_terminal(capsys):
+    result = train(progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(result.history) + 1
+    assert "loss" in lines[1]
+    assert "validation" in lines[1]
+    assert lines[-1] == str(result.status)
+
+
+def test_a_run_is_silent_unless_asked(capsys):
+    train()
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_the_bar_shows_loss_validation_work_and_radius(monkeypatch):
+    pytest.importorskip("rich", reason="the bar needs rich")
+    from rich.console import Console
+
+    bar = listeners.Bar()
+    shown = []
+    result = train(listeners=[bar], on_iteration=lambda record: shown.append(bar._progress.tasks[0]))
+    assert shown[-1].completed == result.work
+    assert shown[-1].total == 40
+    for word in ("loss", "validation", "radius"):
+        assert word in shown[-1].fields["numbers"]
+    assert isinstance(bar._progress.console, Console)
