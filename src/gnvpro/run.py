@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,14 @@ class Data:
 
     inputs: Tensor
     misfit: Misfit
+
+    def where(self, kept: Tensor) -> Data:
+        """Without samples of weight zero: they change nothing, and neither work nor batches should see them."""
+        if kept.all():
+            return self
+        samples = kept.nonzero()[:, 0]
+        part = self.misfit.take(samples, kept.shape[0])
+        return Data(self.inputs[samples], replace(part, weights=part.weights / part.weights.sum()))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from gnvpro.arguments import (
     check_number,
     check_penalty,
     check_runs,
+    check_sample_weight,
     check_targets,
     check_validation,
     check_work,
@@ -68,7 +69,8 @@ def train(
     loss: str | Loss,
     method: str = "gnvpro",
     head: str | None = None,
-    validation: tuple[Any, Any] | None = None,
+    sample_weight: Any = None,
+    validation: tuple[Any, ...] | None = None,
     theta_penalty: float | Tikhonov | None = None,
     head_penalty: float | None = None,
     work: float | Sequence[float] = 600.0,
@@ -102,7 +104,9 @@ def train(
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "gauss-newton", "adam" and
             "nesterov" train theta and W together, from the eliminated head.
         head: the name of the last layer; found by running the model when not given.
-        validation: a pair (inputs, targets) whose loss (and accuracy) is recorded at every accepted step.
+        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter.
+        validation: a pair (inputs, targets), or these and weights, whose loss (and accuracy) is
+            recorded at every accepted step.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
@@ -175,18 +179,22 @@ def train(
     if on_iteration is not None and not callable(on_iteration):
         raise TypeError(f"on_iteration must be a function of one record, got {on_iteration!r}")
     inputs = check_inputs("inputs", inputs, model)
+    weights = check_sample_weight("sample_weight", sample_weight, inputs)
 
     with evaluation_mode(model):
         network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]))
         plan.theta_penalty.bind(model, network.parameters)
-        data = Data(inputs, check_targets("targets", targets, inputs, network, objective))
+        data = Data(inputs, check_targets("targets", targets, inputs, network, objective, weights))
+        if weights is not None:
+            data = data.where(weights > 0)
         held_out = None
         if validation is not None:
-            val_inputs, val_targets = check_validation(validation)
+            val_inputs, val_targets, val_weight = check_validation(validation)
             val_inputs = check_inputs("validation inputs", val_inputs, model)
             check_runs("validation inputs", val_inputs, network)
+            val_weight = check_sample_weight("validation weights", val_weight, val_inputs)
             held_out = Data(
-                val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
+                val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective, val_weight)
             )
         eliminator = eliminator or default_eliminator(objective, network)
         settings = Settings(eliminator, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf)
@@ -217,8 +225,10 @@ def run_identity(
         {
             "inputs": data.inputs,
             "targets": data.misfit.targets,
+            "sample_weight": data.misfit.weights,
             "validation inputs": held_out.inputs if held_out else None,
             "validation targets": held_out.misfit.targets if held_out else None,
+            "validation weights": held_out.misfit.weights if held_out else None,
         },
         {
             "loss": type(loss).__qualname__,
