@@ -6,6 +6,8 @@ Variable projection trains theta alone, on the reduced objective Phi(W(theta), t
 trust-region method; for least squares, logistic and multinomial regression, and any other convex loss.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from gnvpro import listeners, networks
 from gnvpro.history import History, Record
 from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial
@@ -14,6 +16,10 @@ from gnvpro.operators import LinearOperator
 from gnvpro.penalties import Tikhonov, time_differences
 from gnvpro.status import Status
 from gnvpro.training import Result, train
+
+if TYPE_CHECKING:
+    from gnvpro.estimators import GNvproClassifier as GNvproClassifier
+    from gnvpro.estimators import GNvproRegressor as GNvproRegressor
 
 __version__ = "0.1.0"
 
@@ -35,3 +41,12 @@ __all__ = [
     "time_differences",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The scikit-learn estimators, imported when asked for: nothing else here needs scikit-learn."""
+    if name in ("GNvproClassifier", "GNvproRegressor"):
+        from gnvpro import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from gnvpro import checkpoint as checkpoints
 from gnvpro.arguments import (
@@ -27,15 +27,16 @@ from gnvpro.arguments import (
     evaluation_mode,
 )
 from gnvpro.find_head import find_head
-from gnvpro.head import Eliminator
+from gnvpro.head import Eliminator, WarmStart
 from gnvpro.history import History, Record
 from gnvpro.least_squares import LeastSquares
 from gnvpro.levels import can_be_refined
 from gnvpro.listeners import Listener, progress_listener
-from gnvpro.losses import HalfSquaredError, Loss, get_loss
+from gnvpro.losses import HalfSquaredError, Loss, Misfit, get_loss
 from gnvpro.methods import Settings
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
+from gnvpro.objective import Problem, ReducedObjective, ReducedPoint
 from gnvpro.penalties import Tikhonov
 from gnvpro.run import METHODS, Data, Plan, Run
 from gnvpro.status import Status
@@ -84,6 +85,7 @@ def train(
     levels: int = 1,
     learning_rate: float = 1e-3,
     keep: str = "last",
+    patience: int | None = None,
     eliminator: Eliminator | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -123,6 +125,7 @@ def train(
             `result.model` is then the deepest network; the model given stays as trained on the first level.
         learning_rate: of "adam" and "nesterov".
         keep: "last" or "best", the model with the best validation accuracy, or loss where there is no accuracy.
+        patience: iterations without a better validation accuracy (or loss) after which to stop; without it, never.
         eliminator: how the head is eliminated, for example `gnvpro.NewtonKrylov(max_rank=15)`; chosen by default.
         seed: of everything random.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption.
@@ -157,6 +160,7 @@ def train(
         iterations_per_batch=check_count("iterations_per_batch", iterations_per_batch, 1),
         sweeps=math.inf if sweeps is None else check_count("sweeps", sweeps, 1),
         keep_best=check_choice("keep", keep, ("last", "best")) == "best",
+        patience=math.inf if patience is None else check_count("patience", patience, 1),
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=check_count("checkpoint_every", checkpoint_every, 1),
     )
@@ -166,6 +170,8 @@ def train(
     seed = check_count("seed", seed, 0)
     if plan.keep_best and validation is None:
         raise ValueError('keep="best" needs validation=(inputs, targets) to tell which model is best')
+    if patience is not None and validation is None:
+        raise ValueError(f"patience={patience} needs validation=(inputs, targets) to tell what is better")
     if levels > 1 and not can_be_refined(model):
         raise ValueError(
             f"levels={levels} needs a model with a module that has a method prolongated(), such as "
@@ -245,7 +251,20 @@ def run_identity(
             "sweeps": plan.sweeps,
             "learning_rate": settings.learning_rate,
             "keep": "best" if plan.keep_best else "last",
+            "patience": plan.patience,
             "eliminator": repr(settings.eliminator),
             "seed": settings.seed,
         },
     )
+
+
+def reduced_point(
+    model: nn.Module, inputs: Tensor, misfit: Misfit, theta_penalty: float | Tikhonov, head_penalty: float
+) -> ReducedPoint:
+    """The reduced objective at the model's own theta: its value, gradient, curvature and inner Hessian there."""
+    with evaluation_mode(model):
+        network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(inputs.shape[0]))
+        penalty = check_penalty(theta_penalty).bind(model, network.parameters)
+        problem = Problem(network, inputs, misfit, penalty, head_penalty)
+        objective = ReducedObjective(problem, default_eliminator(misfit.loss, network))
+        return objective.start(network.theta(), WarmStart(network.W()))
