@@ -46,7 +46,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The scikit-learn estimators, imported when asked for: nothing else here needs scikit-learn."""
     if name in ("GNvproClassifier", "GNvproRegressor"):
-        from gnvpro import estimators
-
+        try:
+            from gnvpro import estimators
+        except ImportError as error:
+            raise ImportError(f"{name} needs scikit-learn: pip install 'gnvpro[sklearn]'") from error
         return getattr(estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

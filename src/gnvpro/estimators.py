@@ -17,149 +17,24 @@ Legend: attributes that end in an underscore exist after `fit`, as everywhere in
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+from torch import nn
 
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
-    from sklearn.model_selection import train_test_split
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-except ImportError as error:
-    raise ImportError("the estimators need scikit-learn: pip install 'gnvpro[sklearn]'") from error
-
-from gnvpro.arguments import check_choice, check_count
-from gnvpro.head import with_ones
-from gnvpro.losses import Misfit, get_loss
-from gnvpro.networks import MLP
-from gnvpro.posterior import HeadPosterior, feature_dof, head_dof, head_posterior, noise_variance, shrunk
-from gnvpro.training import reduced_point, train
-
-Array = NDArray[Any]
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-    "elu": nn.ELU,
-    "softplus": nn.Softplus,
-    "logistic": nn.Sigmoid,
-}
+from gnvpro.estimator_base import FIRST_NOISE, Array, NetworkEstimator, Part, Penalties, features_of
+from gnvpro.losses import Loss, Misfit, prepare_targets
+from gnvpro.posterior import head_posterior, held_out_variance, noise_variance, shrunk
+from gnvpro.training import reduced_point
 
 
-class Standardize(nn.Module):
-    """(x - mean) / scale, column by column."""
-
-    def __init__(self, mean: Array, scale: Array) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float64))
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The columns with mean zero and variance one."""
-        return (inputs - self.mean) / self.scale
-
-
-class _Estimator(BaseEstimator):
-    """What the regressor and the classifier share."""
-
-    def _fit(self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None) -> None:
-        """Train on inputs and targets in their final form; sets everything but what is known of the uncertainty."""
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
-        scaler = StandardScaler().fit(X, sample_weight=weights) if self.standardize else None
-        inputs = torch.from_numpy(X if scaler is None else scaler.transform(X))
-        goals, shares = torch.from_numpy(targets), torch.from_numpy(weights)
-        rows, held_out = np.arange(len(X)), None
-        if self.early_stopping:
-            rows, held_out = train_test_split(
-                rows, test_size=self.validation_fraction, random_state=seed, stratify=labels
-            )
-        features = self._make_features(X.shape[1], seed)
-        head = nn.Linear(_n_features(features, inputs[:2]), n_outputs).double()
-        model = nn.Sequential(OrderedDict(features=features, head=head))
-        result = train(
-            model,
-            inputs[rows],
-            goals[rows],
-            loss=loss,
-            method=self.method,
-            sample_weight=shares[rows],
-            theta_penalty=self.theta_penalty,
-            head_penalty=self.head_penalty,
-            work=self.work,
-            iterations=self.max_iter,
-            solver=self.solver,
-            seed=seed,
-            head="head",
-            validation=None if held_out is None else (inputs[held_out], goals[held_out], shares[held_out]),
-            keep="last" if held_out is None else "best",
-            patience=None if held_out is None else self.patience,
-            progress=self.verbose,
-        )
-        self.history_, self.status_ = result.history, result.status
-        self.loss_curve_ = result.history.column("loss")
-        self.n_iter_ = len(result.history) - 1
-        self._posterior_of(model, inputs[rows], goals[rows], shares[rows], loss)
-        first = [] if scaler is None else [("scaling", Standardize(scaler.mean_, scaler.scale_))]
-        self.module_ = nn.Sequential(OrderedDict([*first, ("features", features), ("head", head)])).eval()
-
-    def _posterior_of(self, model: nn.Module, inputs: Tensor, goals: Tensor, shares: Tensor, loss: str) -> None:
-        raise NotImplementedError
-
-    def _make_features(self, n_inputs: int, seed: int) -> nn.Module:
-        """The feature extractor, in double precision, drawn from the seed."""
-        if isinstance(self.features, nn.Module):
-            return copy.deepcopy(self.features).double()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            if self.features is not None:
-                made = self.features(n_inputs) if callable(self.features) else None
-                if not isinstance(made, nn.Module):
-                    raise TypeError(
-                        "features must be a torch.nn.Module, or a function of the number of inputs that returns one, "
-                        f"got {self.features!r}"
-                    )
-                return made.double()
-            hidden = [self.hidden] if isinstance(self.hidden, int | np.integer) else list(self.hidden)
-            widths = [check_count("hidden", width, 1) for width in hidden]
-            activation = self.activation
-            if isinstance(activation, str):
-                activation = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
-            return MLP(n_inputs, widths, activation, dtype=torch.float64)
-
-    def _check_weights(self, X: Array, *others: Array, sample_weight: Any) -> list[Array]:
-        """Everything without the samples of weight zero, and the weights."""
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        kept = weights > 0
-        if not kept.any():
-            raise ValueError("sample_weight is zero for every sample: there is nothing to fit")
-        return [X, *others, weights] if kept.all() else [a[kept] for a in (X, *others, weights)]
-
-    def _inputs(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False))
-
-    def _outputs(self, X: Any, spread: HeadPosterior | None = None) -> tuple[Tensor, Tensor | None]:
-        """What the module computes and, from a posterior of the head, how much is not known there."""
-        with torch.no_grad():
-            Z = self._inputs(X)
-            for layer in list(self.module_)[:-1]:
-                Z = layer(Z)
-            return self.module_.head(Z), None if spread is None else spread.spread(with_ones(Z, True))
-
-
-class GNvproRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
+class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
     """Least-squares regression by a network whose head is eliminated; for one or more targets.
 
     Args:
@@ -169,7 +44,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
             number of inputs that returns one.
         method, solver, work: as in `gnvpro.train`; work is the budget in passes over the training set.
         theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
-            (standardised) errors.
+            (standardised) errors. By default they follow the noise found in the data, see `gnvpro.estimator_base`.
         max_iter: cap on the iterations.
         standardize: whether inputs and targets are brought to mean zero and variance one; undone at prediction.
         early_stopping: whether to hold out `validation_fraction` of the samples, stop when they have not been fitted
@@ -189,15 +64,15 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
 
     def __init__(
         self,
-        hidden: int | Sequence[int] = (16, 16),
+        hidden: int | Sequence[int] = (32,),
         activation: str | Callable[[], nn.Module] = "tanh",
         features: nn.Module | Callable[[int], nn.Module] | None = None,
         *,
         method: str = "gnvpro",
         solver: str = "auto",
         work: float = 200.0,
-        theta_penalty: float = 1e-3,
-        head_penalty: float = 1e-3,
+        theta_penalty: float | None = None,
+        head_penalty: float | None = None,
         max_iter: int | None = None,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -221,23 +96,41 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
         self.n_outputs_ = targets.shape[1]
         scaler = StandardScaler().fit(targets, sample_weight=weights) if self.standardize else None
         scaled = targets if scaler is None else scaler.transform(targets)
+        self.noise_std_: Any = None
         self._fit(X, scaled, self.n_outputs_, "least_squares", weights, None)
         if scaler is not None:
-            scale, head = torch.from_numpy(scaler.scale_), self.module_.head
+            scale, mean = torch.from_numpy(scaler.scale_), torch.from_numpy(scaler.mean_)
+            head = self.module_.get_submodule("head")
             with torch.no_grad():
-                head.weight.mul_(scale[:, None])
-                head.bias.mul_(scale).add_(torch.from_numpy(scaler.mean_))
+                head.get_parameter("weight").mul_(scale[:, None])
+                head.get_parameter("bias").mul_(scale).add_(mean)
             self.noise_std_ = self.noise_std_ * scaler.scale_
         self._flat = y.ndim == 1
         return self
 
-    def _posterior_of(self, model: nn.Module, inputs: Tensor, goals: Tensor, shares: Tensor, loss: str) -> None:
-        n = float(shares.sum())
-        misfit = Misfit.mean(get_loss(loss), goals, shares)
-        point = reduced_point(model, inputs, misfit, self.theta_penalty, self.head_penalty)
-        self._posterior = head_posterior(point.Z, misfit, point.outputs, self.head_penalty, n)
-        dof = head_dof(point.Z, misfit, self._posterior, n) + feature_dof(point) / goals.shape[1]
-        self.noise_std_ = noise_variance(misfit, point.outputs, dof, n).sqrt().numpy()
+    @property
+    def _learns_noise(self) -> bool:
+        return self.theta_penalty is None or self.head_penalty is None
+
+    def _noise(self, part: Part) -> float:
+        if self.noise_std_ is None:  # nothing is explained yet
+            mean = (part.weights @ part.targets) / part.weights.sum()
+            return FIRST_NOISE * float((part.weights @ (part.targets - mean).square()).mean() / part.weights.sum())
+        return float(np.mean(self.noise_std_**2))
+
+    def _learn_posterior(
+        self, model: nn.Sequential, part: Part, rest: Part | None, loss: Loss, penalties: Penalties
+    ) -> None:
+        n, misfit = float(part.weights.sum()), Misfit.mean(loss, part.targets, part.weights)
+        point = reduced_point(model, part.inputs, misfit, penalties.theta, penalties.head)
+        self._posterior = head_posterior(point.Z, misfit, point.outputs, penalties.head, n)
+        if rest is None:
+            variance = noise_variance(point, self._posterior, n)
+        else:
+            Z = features_of(model, rest.inputs)
+            misfit = Misfit.mean(loss, rest.targets, rest.weights)
+            variance = held_out_variance(misfit, Z @ point.W.T, self._posterior.spread(Z))
+        self.noise_std_ = variance.sqrt().numpy()
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The targets; with `return_std` also the standard deviation of a new observation there."""
@@ -250,7 +143,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
         return mean, std[:, 0] if self._flat else std
 
 
-class GNvproClassifier(ClassifierMixin, _Estimator):
+class GNvproClassifier(ClassifierMixin, NetworkEstimator):
     """Logistic (two classes) or multinomial regression by a network whose head is eliminated.
 
     Arguments and attributes are those of `GNvproRegressor`, and
@@ -264,15 +157,15 @@ class GNvproClassifier(ClassifierMixin, _Estimator):
 
     def __init__(
         self,
-        hidden: int | Sequence[int] = (16, 16),
+        hidden: int | Sequence[int] = (32,),
         activation: str | Callable[[], nn.Module] = "tanh",
         features: nn.Module | Callable[[int], nn.Module] | None = None,
         *,
         method: str = "gnvpro",
         solver: str = "auto",
         work: float = 200.0,
-        theta_penalty: float = 1e-3,
-        head_penalty: float = 1e-3,
+        theta_penalty: float | None = None,
+        head_penalty: float | None = None,
         max_iter: int | None = None,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -301,13 +194,15 @@ class GNvproClassifier(ClassifierMixin, _Estimator):
         self._fit(X, labels, 1 if n == 2 else n, "logistic" if n == 2 else "multinomial", weights, labels)
         return self
 
-    def _posterior_of(self, model: nn.Module, inputs: Tensor, goals: Tensor, shares: Tensor, loss: str) -> None:
+    def _learn_posterior(
+        self, model: nn.Sequential, part: Part, rest: Part | None, loss: Loss, penalties: Penalties
+    ) -> None:
         self._posterior = None
         if self.calibrated:
-            targets = get_loss(loss).prepare(goals, model.head.out_features)  # type: ignore[attr-defined, operator]
-            misfit = Misfit.mean(get_loss(loss), targets, shares)
-            point = reduced_point(model, inputs, misfit, self.theta_penalty, self.head_penalty)
-            self._posterior = head_posterior(point.Z, misfit, point.outputs, self.head_penalty, float(shares.sum()))
+            targets = prepare_targets(loss, part.targets, 1 if len(self.classes_) == 2 else len(self.classes_))
+            misfit = Misfit.mean(loss, targets, part.weights)
+            point = reduced_point(model, part.inputs, misfit, penalties.theta, penalties.head)
+            self._posterior = head_posterior(point.Z, misfit, point.outputs, penalties.head, float(part.weights.sum()))
 
     def decision_function(self, X: Any) -> Array:
         """Logits: one a sample for two classes (positive for the second), else one a class."""
@@ -327,18 +222,3 @@ class GNvproClassifier(ClassifierMixin, _Estimator):
         """The most likely class."""
         logits = self.decision_function(X)
         return self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
-
-
-def _n_features(features: nn.Module, inputs: Tensor) -> int:
-    """How many features the module returns, by running it; inputs have one row a sample."""
-    modes = {module: module.training for module in features.modules()}
-    try:
-        with torch.no_grad():
-            Z = features.eval()(inputs)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-    if not isinstance(Z, Tensor) or Z.ndim != 2 or len(Z) != len(inputs):
-        shape = tuple(Z.shape) if isinstance(Z, Tensor) else type(Z).__name__
-        raise ValueError(f"features must return (samples, features) for {tuple(inputs.shape)} inputs, got {shape}")
-    return Z.shape[1]

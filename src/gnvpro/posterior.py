@@ -61,10 +61,21 @@ def head_posterior(Z: Tensor, misfit: Misfit, outputs: Tensor, head_penalty: flo
     return HeadPosterior(tuple(factors))
 
 
-def noise_variance(misfit: Misfit, outputs: Tensor, dof: float, n_samples: float) -> Tensor:
-    """The variance of the noise of each output, from residuals that `dof` parameters have been fitted to."""
-    mean_square = (misfit.weights * (outputs - misfit.targets).square()).sum(0)
-    return mean_square * n_samples / max(n_samples - dof, 1.0)
+def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: float) -> Tensor:
+    """The variance of the noise of each output, from residuals that parameters have been fitted to."""
+    misfit = point.problem.misfit
+    residuals = misfit.weights.sqrt() * (point.outputs - misfit.targets)
+    covariance = residuals.T @ residuals
+    mean_square = covariance.diagonal()
+    # Outputs whose residuals go together are not as many: tr(C)^2 / |C|^2 counts them.
+    count = float(mean_square.sum() ** 2 / covariance.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
+    dof = head_dof(point.Z, misfit, posterior, n_samples) + feature_dof(point) / max(count, 1.0)
+    return mean_square * n_samples / max(n_samples - dof, 0.05 * n_samples)
+
+
+def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor:
+    """The same from samples that nothing has been fitted to: there residuals hold noise and what is not known of W."""
+    return (misfit.weights * (outputs - misfit.targets).square() / (1 + spread)).sum(0)
 
 
 def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: float) -> float:
@@ -72,7 +83,7 @@ def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: flo
     return float(n_samples * (misfit.weights * posterior.spread(Z)).sum())
 
 
-def feature_dof(point: ReducedPoint, probes: int = 2, rank: int = 20) -> float:
+def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
     """tr(A (A + a1 I)^-1) by quadrature on Krylov spaces of random vectors: two passes for each of their dimensions."""
     problem, n = point.problem, point.x.numel()
     if n == 0:
