@@ -66,19 +66,18 @@ with torch.no_grad():
 model.eval()
 before = {key: tuple(value.shape) for key, value in model.state_dict().items()}
 
-result = gnvpro.train(model, *train, loss="multinomial", validation=test, work=60)
+result = gnvpro.train(model, *train, loss="multinomial", validation=test, work=120)
 first, last = result.history[0], result.history[-1]
 print(result.status)
-print(
-    f"test accuracy: {first.validation_accuracy:.1%} with the best head on random features, then {last.validation_accuracy:.1%}"
-)
+print(f"test accuracy: {first.validation_accuracy:.1%} with the best head on random features,")
+print(f"               {last.validation_accuracy:.1%} after {last.work:.0f} passes over the training set")
 
 # %% [markdown]
 # The model was trained in place and is plain PyTorch as before: same class, same `state_dict` keys.
 
 # %%
-assert last.validation_accuracy > 0.88
-assert last.validation_accuracy > first.validation_accuracy + 0.02
+assert last.validation_accuracy > 0.85
+assert last.validation_accuracy > first.validation_accuracy + 0.15
 assert last.loss < 0.5 * first.loss
 assert before == {key: tuple(value.shape) for key, value in model.state_dict().items()}
 with torch.no_grad():

@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 # Defaults of both penalties, divided by the number of samples; docs/estimators.md tells what they were chosen on.
 # Weights of a unit Gaussian prior would have 1 for classification and the variance of the noise for least squares.
-PENALTY = {"least_squares": 10.0, "logistic": 10.0, "multinomial": 10.0}
+PENALTY = {"least_squares": 10.0, "logistic": 3.0, "multinomial": 3.0}
 FIRST_NOISE = 0.02  # share of the targets' variance; from a large one training may never leave a too smooth model
 ROUNDS = (0.25, 0.25, 0.5)  # shares of the work, after which the variance of the noise is estimated again
 
