@@ -23,7 +23,7 @@ def network(depth=2):
 
 def train(model, **arguments):
     inputs, targets = data()
-    defaults = {"loss": "least_squares", "work": 120, "max_rank": 4}
+    defaults = {"loss": "least_squares", "work": 120, "max_rank": 4, "solver": "krylov"}
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
@@ -42,7 +42,7 @@ def test_batches_cost_their_share_and_come_in_turn(method):
 def test_the_radius_is_carried_to_the_next_batch():
     history = train(network(), batch_size=20, iterations_per_batch=1, sweeps=3).history
     steps = history[1:-1]
-    rule = gnvpro.trust_region.RadiusRule()
+    rule = gnvpro.step_rules.RadiusRule()
     for before, after in itertools.pairwise(steps):
         assert after.radius / before.radius < 1 / rule.shrink + 1e-9
         assert after.radius / before.radius > rule.shrink**2
@@ -179,3 +179,18 @@ def test_levels_need_a_network_that_can_be_refined():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     with pytest.raises(ValueError, match=r"levels=2.*prolongated"):
         gnvpro.train(model, inputs, targets, loss="least_squares", levels=2)
+
+
+def test_small_problems_run_on_one_thread_and_the_number_is_restored():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        train(network(), iterations=1, on_iteration=lambda record: seen.append(torch.get_num_threads()))
+        assert seen == [1]
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            train(network(), iterations=1, on_iteration=lambda record: 1 / 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -40,7 +40,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
-from gnvpro.trust_region import Point, Step
+from gnvpro.step_rules import Step
+from gnvpro.trust_region import Point
 
 Array = NDArray[np.floating]
 
@@ -151,6 +152,11 @@ class KrylovModel:
         """The dimension of the space the step is taken from."""
         return self.factors.rank
 
+    @property
+    def first_radius(self) -> float:
+        """No bound: GMRES's own step is the first to try."""
+        return math.inf
+
     def solve_within(self, radius: float) -> Step:
         """The step of length at most `radius`, and the reduction the model promises for it."""
         factors = self.factors
@@ -171,12 +177,14 @@ def within_radius(values: Array, vectors: Array, beta: float, radius: float) -> 
     def norm(damping: float) -> float:
         return float(np.linalg.norm(right / (values + damping)))
 
-    # |right| = beta and values >= 0, so at a damping of beta / radius the step is inside for certain.
-    damping = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, beta / radius, xtol=1e-300, rtol=1e-14, maxiter=500)
+    # |right| = beta and values >= 0, so at a damping of beta / radius the step is inside, rounding included.
+    upper = beta / radius * (1 + 1e-10)
+    damping = 0.0
+    if norm(0.0) > radius:  # GMRES's step was longer; by rounding, this one may not be
+        damping = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
     z = vectors @ (right / (values + damping))
-    return z * (radius / np.linalg.norm(z)), float(
-        damping
-    )  # the root is good to rounding; so should "on the sphere" be
+    # The root is good to rounding; so should "on the sphere" be.
+    return z * (radius / np.linalg.norm(z)), float(damping)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,10 @@ from gnvpro.head import WarmStart, with_ones
 from gnvpro.history import History, Record
 from gnvpro.levels import prolongated
 from gnvpro.listeners import Listener
-from gnvpro.losses import Misfit
-from gnvpro.methods import Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
+from gnvpro.methods import Iterate, Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.objective import Problem, ReducedObjective
-from gnvpro.penalties import Tikhonov
+from gnvpro.plan import Best, Cursor, Data, Plan, score
 from gnvpro.status import Status
 
 MakeMethod = Callable[[Problem, Start, Settings, "State | None"], Method]
@@ -45,66 +43,6 @@ METHODS: dict[str, MakeMethod] = {
     "adam": adam,
     "nesterov": nesterov,
 }
-STOCHASTIC = ("adam", "nesterov")  # which take their batches themselves
-
-
-@dataclass(frozen=True)
-class Data:
-    """Inputs and the misfit of outputs on them."""
-
-    inputs: Tensor
-    misfit: Misfit
-
-    def where(self, kept: Tensor) -> Data:
-        """Without samples of weight zero: they change nothing, and neither work nor batches should see them."""
-        if kept.all():
-            return self
-        samples = kept.nonzero()[:, 0]
-        part = self.misfit.take(samples, kept.shape[0])
-        return Data(self.inputs[samples], replace(part, weights=part.weights / part.weights.sum()))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run is to do."""
-
-    method: str
-    theta_penalty: Tikhonov
-    head_penalty: float
-    budgets: tuple[float, ...]  # work units, one a level
-    iterations: float
-    batch_size: int | None
-    iterations_per_batch: int
-    sweeps: float
-    keep_best: bool
-    patience: float  # iterations without a better validation score
-    checkpoint: Path | None
-    checkpoint_every: int
-
-    @property
-    def in_batches(self) -> bool:
-        """Whether the run itself splits the training set."""
-        return self.batch_size is not None and self.method not in STOCHASTIC
-
-
-@dataclass
-class Cursor:
-    """Where a run stands."""
-
-    level: int = 0
-    sweep: int = 0
-    batch: int = 0
-    done: int = 0  # iterations on this batch
-
-
-@dataclass(frozen=True)
-class Best:
-    """The model with the best validation score so far."""
-
-    level: int
-    score: float
-    theta: Tensor
-    W: Tensor
 
 
 class Run:
@@ -208,13 +146,13 @@ class Run:
                 break
             self.cursor.done += 1
             self._keep(method)
-            record = self._record(problem, method, trial)
+            record = self._record(problem, method.point, method.gradient_norm(), trial)
             self._tell(record, method)
             if self.on_iteration is not None:
                 self.on_iteration(record)
             if self._stalled():
                 return Status.NO_BETTER
-        self.start = Start(method.point.theta, method.point.W, method.radius)
+        self.start = Start(method.point.theta, method.point.W, method.bound)
         return Status.RUNNING
 
     def _make_method(self, problem: Problem, settings: Settings) -> Method:
@@ -223,8 +161,7 @@ class Run:
         state, self._resumed = self._resumed, None
         counted = dataclasses.replace(self.meter)
         method = METHODS[self.plan.method](problem, self.start, settings, state)
-        if state is not None:
-            method.gradient_norm()  # what is built again, the gradient included, was counted before
+        if state is not None:  # what is built again was counted before
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
         elif self.cursor.sweep == self.cursor.batch == 0:
             if not math.isfinite(method.point.value):
@@ -233,7 +170,8 @@ class Run:
                     "scale the inputs or initialise the model with smaller parameters"
                 )
             self._keep(method)
-            self._tell(self._record(problem, method, None), method)
+            gradient_norm = method.gradient_norm() if self.network.n_theta else None
+            self._tell(self._record(problem, method.point, gradient_norm, None), method)
         return method
 
     def _limit(self) -> float:
@@ -256,8 +194,7 @@ class Run:
             start = WarmStart(self.network.W())
             point = ReducedObjective(problem, self.settings.eliminator).start(self.network.theta(), start)
             self.network.store(point.theta, point.W)
-            method = Refit(point)
-            self._tell(self._record(problem, method, None, "head eliminated over the whole training set"), None)
+            self._tell(self._record(problem, point, None, None, "head eliminated over the whole training set"), None)
         if self.plan.checkpoint is not None:
             self._write(self._state(None))
 
@@ -282,13 +219,17 @@ class Run:
     def _keep(self, method: Method) -> None:
         self.network.store(method.point.theta, method.point.W)
 
-    def _record(self, problem: Problem, method: Method, trial: Trial | None, note: str | None = None) -> Record:
+    def _record(
+        self,
+        problem: Problem,
+        point: Iterate,
+        gradient_norm: float | None,
+        trial: Trial | None,
+        note: str | None = None,
+    ) -> Record:
         """Write down where the run stands."""
-        point = method.point
         if trial is None or trial.accepted:
             self._validate(point.theta, point.W)
-        affordable = trial is not None or self.meter.work + 1 <= sum(self.plan.budgets)
-        gradient_norm = method.gradient_norm() if affordable and self.network.n_theta else None
         record = Record(
             iteration=len(self.history),
             loss=point.value,
@@ -304,7 +245,8 @@ class Run:
             accuracy=problem.misfit.accuracy(point.outputs),
             validation_loss=self._scores[0],
             validation_accuracy=self._scores[1],
-            solver="krylov" if trial and trial.rank is not None else None,
+            solver=trial.solver if trial else None,
+            damping=trial.damping if trial else None,
             level=self.cursor.level,
             sweep=self.cursor.sweep if self.plan.in_batches and note is None else None,
             batch=self.cursor.batch if self.plan.in_batches and note is None else None,
@@ -351,7 +293,7 @@ class Run:
                 "identity": self.identity,
                 "cursor": dataclasses.asdict(self.cursor),
                 "method": method.state() if method else None,
-                "start": dataclasses.asdict(self.start) if self.start else None,
+                "start": {"theta": self.start.theta, "W": self.start.W} if self.start else None,
                 "theta": self.network.theta(),
                 "W": self.network.W(),
                 "best": dataclasses.asdict(self.best) if self.best else None,
@@ -387,32 +329,3 @@ class Run:
         self._written = (len(self.history), time.perf_counter())
         self._resumed = saved["method"]
         self.status = Status[saved["status"]]
-
-
-def score(loss: float | None, accuracy: float | None) -> float:
-    """What "best" means on the validation set: the accuracy, or the loss where there is none."""
-    value = accuracy if accuracy is not None else -math.inf if loss is None else -loss
-    return -math.inf if math.isnan(value) else value
-
-
-class Refit:
-    """The last elimination seen as a method, so that it is recorded like one."""
-
-    status = Status.RUNNING
-    radius = None
-    next_passes = 0
-
-    def __init__(self, point: Any) -> None:
-        self.point = point
-
-    def gradient_norm(self) -> None:
-        """Not worth a backward pass."""
-        return
-
-    def iterate(self) -> None:
-        """There is nothing to iterate."""
-        return
-
-    def state(self) -> State:
-        """There is nothing to resume."""
-        return {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gnvpro import checkpoint as checkpoints
@@ -38,11 +40,13 @@ from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
 from gnvpro.objective import Problem, ReducedObjective, ReducedPoint
 from gnvpro.penalties import Tikhonov
-from gnvpro.run import METHODS, Data, Plan, Run
+from gnvpro.plan import Data, Plan
+from gnvpro.run import METHODS, Run
+from gnvpro.solvers import SOLVERS, DenseSettings, pick_solver
 from gnvpro.status import Status
 
-SOLVERS = ("auto", "krylov")
 DENSE_HEAD = 1500  # entries of W up to which the inner Hessian is assembled
+SMALL_INPUTS = 200_000  # entries of the inputs up to which one thread is faster
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ def train(
     work: float | Sequence[float] = 600.0,
     iterations: int | None = None,
     solver: str = "auto",
+    dense: DenseSettings | None = None,
     max_rank: int = 20,
     rtol: float = 1e-2,
     batch_size: int | None = None,
@@ -114,7 +119,9 @@ def train(
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
             0 eliminates the head at the given theta and does nothing else.
         iterations: cap on the iterations, all levels and batches together.
-        solver: "krylov", the paper's, or "auto".
+        solver: of "gnvpro": "dense" takes exact steps from the whole Gauss-Newton matrix, for up to a few thousand
+            parameters; "krylov" the paper's steps; "auto" chooses by size, and the history tells what it chose.
+        dense: settings of the dense solver, for example `gnvpro.DenseSettings(memory=1e9)`.
         max_rank: largest Krylov space; it costs two work units a dimension.
         rtol: relative residual at which the Krylov space is large enough.
         batch_size: samples a batch. For "adam" and "nesterov" the usual mini-batches (default 32); for the other methods
@@ -141,14 +148,16 @@ def train(
         >>> inputs = torch.rand(200, 2, dtype=torch.float64)
         >>> targets = torch.sin(3 * inputs.sum(1, keepdim=True))
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
-        >>> result = gnvpro.train(model, inputs, targets, loss="least_squares", work=200)
-        >>> bool(torch.allclose(model(inputs), targets, atol=1e-3))
+        >>> result = gnvpro.train(model, inputs, targets, loss="least_squares", work=400)
+        >>> bool(torch.allclose(model(inputs), targets, atol=1e-2))
         True
     """
     check_model(model)
     objective = get_loss(loss)
     default_penalty = 1e-10 if isinstance(objective, HalfSquaredError) else 1e-4
     check_choice("solver", solver, SOLVERS)
+    if solver == "dense" and method != "gnvpro":
+        raise ValueError(f"solver='dense' is a solver of method='gnvpro', got method={method!r}; leave solver out")
     stochastic_batch = 32 if batch_size is None else check_count("batch_size", batch_size, 1)
     plan = Plan(
         method=check_choice("method", method, METHODS),
@@ -187,9 +196,9 @@ def train(
     inputs = check_inputs("inputs", inputs, model)
     weights = check_sample_weight("sample_weight", sample_weight, inputs)
 
-    with evaluation_mode(model):
+    with evaluation_mode(model), suitable_threads(inputs.numel()):
         network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]))
-        plan.theta_penalty.bind(model, network.parameters)
+        penalty = plan.theta_penalty.bind(model, network.parameters)
         data = Data(inputs, check_targets("targets", targets, inputs, network, objective, weights))
         if weights is not None:
             data = data.where(weights > 0)
@@ -203,7 +212,14 @@ def train(
                 val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective, val_weight)
             )
         eliminator = eliminator or default_eliminator(objective, network)
-        settings = Settings(eliminator, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf)
+        exact = dense or DenseSettings()
+        if solver == "dense":  # whether it can be used is told before any work
+            pick_solver(
+                solver, Problem(network, data.inputs, data.misfit, penalty, plan.head_penalty), eliminator, exact
+            )
+        settings = Settings(
+            eliminator, solver, exact, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf
+        )
         watchers = [*listeners, *([progress_listener()] if progress else [])]
         identity = run_identity(model, data, held_out, plan, settings, objective) if plan.checkpoint else {}
         run = Run(model, head, data, held_out, plan, settings, watchers, on_iteration, identity)
@@ -211,6 +227,18 @@ def train(
             run.resume(plan.checkpoint)
         status = run.run()
         return Result(run.network.model, status, run.history)
+
+
+@contextmanager
+def suitable_threads(entries: int) -> Iterator[None]:
+    """One thread where arrays are so small that several would mostly wait for each other; as many as before afterwards."""
+    before = torch.get_num_threads()
+    if entries < SMALL_INPUTS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def default_eliminator(loss: Loss, network: SeparableNetwork) -> Eliminator:
@@ -253,6 +281,8 @@ def run_identity(
             "keep": "best" if plan.keep_best else "last",
             "patience": plan.patience,
             "eliminator": repr(settings.eliminator),
+            "solver": settings.solver,
+            "dense": repr(settings.dense),
             "seed": settings.seed,
         },
     )
