@@ -22,13 +22,14 @@ from gnvpro.objective import Problem, ReducedObjective
 
 TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-10)
 RANKS = (5, 10, 15, 20, 25)
-STEPS = tuple(2.0**-k for k in range(0, 21))
+STEPS = tuple(4.0**-k for k in range(11))
+SAMPLES = 1000  # of the training set; a Taylor error needs no more
 ITERATIONS = 50  # of the inner solver; a small rank may not reach a small tolerance
 
 
 def study(model: nn.Module, loaded: Loaded, settings: Settings, seed: int) -> dict[str, np.ndarray]:
     """Taylor errors (tolerances, ranks, steps) at the network as it is, along a random direction."""
-    inputs, labels = loaded.split.train
+    inputs, labels = (part[:SAMPLES] for part in loaded.split.train)
     network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(len(inputs)))
     misfit = check_targets("targets", labels, inputs, network, Multinomial())
     penalty = settings.penalty().bind(model, network.parameters)
