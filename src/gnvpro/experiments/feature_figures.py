@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,41 +21,61 @@ SHADES = ("#cfe3f1", "#fadfc9")
 BUDGETS = (0, 30, 60, 120, math.inf)
 
 
+@dataclass(frozen=True)
+class Row:
+    """One method: features of the shown points and the head at every record, with its work and accuracy."""
+
+    title: str
+    features: Sequence[np.ndarray]
+    heads: Sequence[np.ndarray]
+    work: Sequence[float]
+    accuracy: Sequence[float]
+
+
 def features_figure(runs: list[SavedRun]) -> Figure | None:
-    """Left the data; then features and head after growing amounts of work, a row a method."""
+    """The ellipse figure of saved runs."""
     runs = [run for run in reversed(runs) if "features" in run.arrays]
     if not runs:
         return None
-    figure = new_figure(12, 2.15 * max(2, len(runs)))
+    several = len({run.config["settings"] for run in runs}) > 1
+    rows = [
+        Row(
+            run.label(several),
+            run.arrays["features"],
+            run.arrays["heads"][:, 0],
+            [value or 0.0 for value in run.history["work"]],
+            [value or 0.0 for value in run.history["accuracy"]],
+        )
+        for run in runs
+    ]
+    inputs = runs[0].arrays["inputs"]
+    return ellipse_figure(inputs, runs[0].arrays["labels_train"][: len(inputs)], rows)
+
+
+def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) -> Figure:
+    """Left the data; then features and head after growing amounts of work, a row a method."""
+    figure = new_figure(12, 2.15 * max(2, len(rows)))
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)  # type: ignore[union-attr]
     left, right = figure.subfigures(1, 2, width_ratios=[1, 3.6])
     axes = left.subplots(1, 1)
-    inputs = runs[0].arrays["inputs"]
-    labels = runs[0].arrays["labels_train"][: len(inputs)]
     _scatter(axes, inputs, labels, 4)
     axes.set(title="data", xlabel="$y_1$", ylabel="$y_2$", aspect="equal", xlim=(-2.1, 2.1), ylim=(-1.15, 1.15))
     line = need("matplotlib.lines", "plot").Line2D
     handles = [line([], [], marker="o", ls="", ms=4, color=colour) for colour in POINTS]
     handles.append(line([], [], color="black", lw=1.2))
-    names = ["inside the ellipse", "outside", "separating line $W$"]
-    axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.28), frameon=False, fontsize=8)
-    panels = right.subplots(len(runs), len(BUDGETS), squeeze=False)
-    for axes_row, run in zip(panels, runs, strict=True):
+    left.legend(handles, ["inside the ellipse", "outside", "separating line $W$"], loc="lower center", frameon=False)
+    panels = right.subplots(len(rows), len(BUDGETS), squeeze=False)
+    for axes_row, row in zip(panels, rows, strict=True):
         for axes, budget in zip(axes_row, BUDGETS, strict=True):
-            _panel(axes, run, _record(run, budget), labels)
-        axes_row[0].set_ylabel(f"{run.label(False)}\n\n$F_2$", fontsize=9)
+            # The start is shown although its gradient has cost a work unit.
+            within = [i for i, work in enumerate(row.work[: len(row.features)]) if i == 0 or work <= budget]
+            _panel(axes, row, within[-1], labels)
+        axes_row[0].set_ylabel(f"{row.title}\n\n$F_2$", fontsize=9)
     return figure
 
 
-def _record(run: SavedRun, budget: float) -> int:
-    """The last record within a budget; the start is shown although its gradient has cost a work unit."""
-    work = run.history["work"]
-    kept = len(run.arrays["features"])
-    return max(i for i, value in enumerate(work[:kept]) if i == 0 or (value is not None and value <= budget))
-
-
-def _panel(axes: Any, run: SavedRun, i: int, labels: np.ndarray) -> None:
-    features, W = run.arrays["features"][i], run.arrays["heads"][i][0]
+def _panel(axes: Any, row: Row, i: int, labels: np.ndarray) -> None:
+    features, W = row.features[i], row.heads[i]
     axes.set(xlim=_window(features[:, 0]), ylim=_window(features[:, 1]), box_aspect=1)
     _scatter(axes, features, labels, 3)
     z1, z2 = np.meshgrid(np.linspace(*axes.get_xlim(), 200), np.linspace(*axes.get_ylim(), 200))
@@ -61,8 +83,8 @@ def _panel(axes: Any, run: SavedRun, i: int, labels: np.ndarray) -> None:
     axes.contourf(z1, z2, logits, levels=[-math.inf, 0, math.inf], colors=SHADES, zorder=0)
     if logits.min() < 0 < logits.max():
         axes.contour(z1, z2, logits, levels=[0], colors="black", linewidths=1.2, zorder=3)
-    when = "start" if i == 0 else f"iteration {i}, {run.history['work'][i]:.0f} WU"
-    axes.set_title(f"{when}\naccuracy {100 * (run.history['accuracy'][i] or 0):.2f}%", fontsize=8)
+    when = "start" if i == 0 else f"iteration {i}, {row.work[i]:.0f} WU"
+    axes.set_title(f"{when}\naccuracy {100 * row.accuracy[i]:.2f}%", fontsize=8)
     axes.locator_params(nbins=3)
     axes.tick_params(labelsize=7)
     axes.set_xlabel("$F_1$", labelpad=1)
@@ -91,7 +113,8 @@ def taylor_figure(runs: list[SavedRun]) -> Figure | None:
     colours = need("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.9, len(ranks)))
     figure = new_figure(3.1 * len(errors), 3.5)
     row = figure.subplots(1, len(errors), sharey=True, squeeze=False)[0]
-    scale = errors[-1, -1, 0] / steps[0] ** 2
+    middle = len(steps) // 2
+    scale = errors[-1, -1, middle] / steps[middle] ** 2
     for axes, tolerance, panel in zip(row, arrays["taylor_tolerances"], errors, strict=True):
         axes.loglog(steps, scale * steps**2, color="black", lw=2.2, label="$O(h^2)$")
         for rank, colour, curve, marker in zip(ranks, colours, panel, "osD^v", strict=False):

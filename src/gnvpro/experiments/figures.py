@@ -105,7 +105,8 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
     figure = new_figure(11, 3.4 * len(rows))
     grid = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
     several = len({run.config["settings"] for run in runs}) > 1
-    for (field, label, logarithmic), axes_row in zip(rows, grid, strict=True):
+    for (field, label, wants_log), axes_row in zip(rows, grid, strict=True):
+        logarithmic = wants_log and decades(runs, field)
         for axes, against, unit in zip(axes_row, ("work", "seconds"), ("work units", "seconds"), strict=True):
             curves(axes, runs, field, against, several)
             axes.set(xlabel=unit, yscale="log" if logarithmic else "linear")
@@ -138,6 +139,12 @@ def curves(axes: Any, runs: list[SavedRun], field: str, against: str, several: b
     if against == "work":
         for position in refinements(runs):
             axes.axvline(position, color="0.4", lw=0.8, ls=(0, (2, 3)))
+
+
+def decades(runs: list[SavedRun], field: str) -> bool:
+    """Whether values differ so much that a logarithmic axis shows them better."""
+    values = [v for run in runs for name in (field, f"validation_{field}") for v in run.history[name] if v is not None]
+    return bool(values) and min(values) > 0 and max(values) > 10 * min(values)
 
 
 def refinements(runs: list[SavedRun]) -> list[float]:

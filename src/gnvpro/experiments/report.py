@@ -68,12 +68,13 @@ def section(name: str, runs: list[SavedRun], figures: list[Captioned]) -> str:
     """All about one experiment."""
     experiment = EXPERIMENTS[name]
     sources = sorted({str(run.metrics["data"]) for run in runs})
-    pictures = "".join(picture(name, captioned) for captioned in figures)
+    # The convergence figure is for print; on the page the same curves can be asked.
+    pictures = "".join(picture(name, captioned) for captioned in figures if captioned.name != "convergence")
     plots = f'<div class="plots" data-experiment="{name}"></div>' if standard(runs) else ""
     return (
         f'<section id="{name}"><h2>{html.escape(experiment.title)}</h2>'
         f"<p>{html.escape(experiment.summary)}. Data: {html.escape('; '.join(sources))}.</p>"
-        f"{table(name, runs)}{plots}{pictures}</section>"
+        f"{table(name, runs)}{class_table(name, runs)}{plots}{pictures}</section>"
     )
 
 
@@ -97,12 +98,35 @@ def table(name: str, runs: list[SavedRun]) -> str:
         cells = [reported(name, method, part) for part in SETS]
         numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, reported_work(name, method), "–", share])
         note = f"<br><small>{html.escape(row.note)}</small>" if row.note else ""
-        rows.append(f'<tr class="paper"><th>{title(method)}{note}</th><td>the paper’s table</td><td>–</td>{numbers}</tr>')
+        rows.append(f'<tr class="paper"><th>{title(method)}{note}</th><td>the paper</td><td>–</td>{numbers}</tr>')
     caption = f"Scores: {measure}. WU: work units, passes over the training set. s: seconds. inner: share of them on W."
     return (
         f'<div class="wide"><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def class_table(name: str, runs: list[SavedRun]) -> str:
+    """Test accuracy of each class, folded away."""
+    classes = EXPERIMENTS[name].classes
+    if not classes:
+        return ""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in ("class", *map(run_name, runs)))
+    rows = []
+    for k, label in enumerate(classes):
+        shares = [run.metrics["test"]["class_accuracy"].get(str(k)) for run in runs]
+        cells = "".join("<td>–</td>" if share is None else f"<td>{100 * share:.1f}%</td>" for share in shares)
+        rows.append(f"<tr><th>{html.escape(label)}</th>{cells}</tr>")
+    return (
+        f'<details><summary>Test accuracy by class</summary><div class="wide"><table class="classes"><thead><tr>{head}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def run_name(run: SavedRun) -> str:
+    """What tells a run from the others of its experiment."""
+    tuned = "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in run.tuned.items())
+    return f"{title(run.method)}, {run.config['settings']}{tuned}, seed {run.seed}"
 
 
 def picture(name: str, captioned: Captioned) -> str:

@@ -74,7 +74,7 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         try:
             runs.append(read(path.parent))
         except (ValueError, OSError) as error:
-            problems.append(f"{path.parent}: {error}")
+            problems.append(f"{path.parent.relative_to(directory)}: {error}")
     if not runs:
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
@@ -100,6 +100,8 @@ def read(directory: Path) -> SavedRun:
         raise ValueError(f"{CONFIG} or {METRICS} lacks {', '.join(sorted(missing))}")
     if config["experiment"] not in EXPERIMENTS or config["method"] not in ORDER:
         raise ValueError(f"{CONFIG} names an unknown experiment or method")
+    if not isinstance(config["variant"], dict):
+        raise ValueError(f"{CONFIG} is damaged: variant should be an object")
     key = "relative_error" if config["loss"] == "least_squares" else "accuracy"
     if any(not isinstance(metrics[name], dict) or key not in metrics[name] for name in SETS):
         raise ValueError(f"{METRICS} lacks a {key}")

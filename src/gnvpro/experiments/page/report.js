@@ -42,7 +42,8 @@
     const marks = last - first <= 2 ? [1, 2, 5] : [1];
     const ticks = [];
     for (let e = first; e <= last; e += every) for (const m of marks) ticks.push(m * 10 ** e);
-    return ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+    const inside = ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+    return inside.length > 2 ? inside : linearTicks(low, high);
   };
 
   const scaleOf = (low, high, from, to, log) => {
