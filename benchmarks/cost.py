@@ -148,11 +148,11 @@ def median_ratio(above: list[float], below: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
-def passes(repetitions: int) -> None:
+def passes(names: list[str], repetitions: int) -> None:
     print("\nderivatives over plain passes (ms; goal: ratios <= 1.25)")
     print(f"{'':14}{'backprop F':>12}{'J v + J^T u':>13}{'ratio':>8}{'backprop':>12}{'GN product':>13}{'ratio':>8}")
-    for name, make in CASES.items():
-        case = make()
+    for name in names:
+        case = CASES[name]()
         point = case.point()
         v, u = torch.randn_like(point.x), torch.randn_like(point.linearization.features)
         jvp, vjp, product = point.linearization.jvp, point.linearization.vjp, point.curvature().mv
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=float, default=400.0, help="budget of the training run")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="of the ratios")
     parser.add_argument("--only", choices=["growth", "passes", "inner"], help="one part")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -229,7 +230,7 @@ def main() -> None:
     if arguments.only in (None, "growth"):
         growth(arguments.repetitions)
     if arguments.only in (None, "passes"):
-        passes(arguments.repetitions)
+        passes(arguments.cases, arguments.repetitions)
     if arguments.only in (None, "inner"):
         inner_share(arguments.data_dir and arguments.data_dir / "indian_pines", arguments.work)
 

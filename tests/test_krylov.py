@@ -161,15 +161,34 @@ def test_longer_radius_gives_a_longer_step_and_less_damping(model):
     assert dampings[-1] == 0
 
 
-def test_damped_step_solves_the_papers_penalised_problem():
-    A, b = operator("badly conditioned", 8)
+@pytest.mark.parametrize("spectrum", ["well conditioned", "badly conditioned", "repeated"])
+def test_step_on_the_sphere_satisfies_the_optimality_conditions_of_the_trust_region(spectrum):
+    # (Q'AQ + damping I) z = Q'b, damping > 0, |z| = radius
+    A, b = operator(spectrum, 8)
     factors = arnoldi(lambda v: A @ v, b, 5, 0.0)
     local = KrylovModel(factors)
     step = local.solve_within(0.3 * local.solve_within(math.inf).norm)
-    H, e1 = factors.hessenberg, np.eye(6)[0]
-    stacked = np.vstack([H, math.sqrt(step.damping) * np.eye(5)])
-    z, *_ = np.linalg.lstsq(stacked, np.concatenate([factors.beta * e1, np.zeros(5)]))
-    np.testing.assert_allclose(step.d_x.numpy(), z @ factors.basis[:-1].numpy(), rtol=1e-6, atol=1e-10)
+    Q = factors.basis[: factors.rank]
+    z = Q @ step.d_x
+    residual = Q @ A @ Q.T @ z + step.damping * z - Q @ b
+    assert float(residual.norm()) <= 1e-9 * float(b.norm())
+
+
+@settings(max_examples=60, deadline=None)
+@given(models, st.floats(1e-3, 0.99), st.integers(0, 1000))
+def test_no_other_step_of_the_krylov_space_within_the_radius_promises_more(model, fraction, seed):
+    (A, b), rank = model
+    factors = arnoldi(lambda v: A @ v, b, rank, 0.0)
+    local = KrylovModel(factors)
+    radius = fraction * local.solve_within(math.inf).norm
+    step = local.solve_within(radius)
+    Q = factors.basis[: factors.rank]
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(5):
+        z = torch.randn(factors.rank, dtype=F64, generator=generator)
+        other = radius * (z / z.norm()) @ Q
+        promised = float(b @ other - 0.5 * other @ (A @ other))
+        assert promised <= step.predicted_reduction * (1 + 1e-9) + 1e-12
 
 
 @settings(max_examples=30, deadline=None)

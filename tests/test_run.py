@@ -179,3 +179,18 @@ def test_levels_need_a_network_that_can_be_refined():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     with pytest.raises(ValueError, match=r"levels=2.*prolongated"):
         gnvpro.train(model, inputs, targets, loss="least_squares", levels=2)
+
+
+def test_small_problems_run_on_one_thread_and_the_number_is_restored():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        train(network(), iterations=1, on_iteration=lambda record: seen.append(torch.get_num_threads()))
+        assert seen == [1]
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            train(network(), iterations=1, on_iteration=lambda record: 1 / 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

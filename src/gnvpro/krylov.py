@@ -171,12 +171,14 @@ def within_radius(values: Array, vectors: Array, beta: float, radius: float) -> 
     def norm(damping: float) -> float:
         return float(np.linalg.norm(right / (values + damping)))
 
-    # |right| = beta and values >= 0, so at a damping of beta / radius the step is inside for certain.
-    damping = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, beta / radius, xtol=1e-300, rtol=1e-14, maxiter=500)
+    # |right| = beta and values >= 0, so at a damping of beta / radius the step is inside, rounding included.
+    upper = beta / radius * (1 + 1e-10)
+    damping = 0.0
+    if norm(0.0) > radius:  # GMRES's step was longer; by rounding, this one may not be
+        damping = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
     z = vectors @ (right / (values + damping))
-    return z * (radius / np.linalg.norm(z)), float(
-        damping
-    )  # the root is good to rounding; so should "on the sphere" be
+    # The root is good to rounding; so should "on the sphere" be.
+    return z * (radius / np.linalg.norm(z)), float(damping)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,11 @@ class Multinomial:
 
         return apply
 
+    def hessian_factors(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """d and v with the Hessian of each row equal to diag(d) - v v'."""
+        p = torch.softmax(outputs, 1)
+        return p, p
+
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
         """Integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
         if n_targets == 1:
@@ -283,6 +288,14 @@ class Misfit:
         """Its second derivative in the outputs, as a map of d_outputs."""
         apply = self.loss.hessian(outputs, self.targets)
         return lambda d_outputs: self.weights * apply(d_outputs)
+
+    def hessian_factors(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        """d and v with its Hessian diag(d) - v v' row by row, where the loss says so: cheaper to assemble."""
+        factors = getattr(self.loss, "hessian_factors", None)
+        if factors is None:
+            return None
+        d, v = factors(outputs, self.targets)
+        return self.weights * d, self.weights.sqrt() * v
 
     def accuracy(self, outputs: Tensor) -> float | None:
         """The weighted share of rows classified right; None where the loss does not classify."""

@@ -167,7 +167,7 @@ class Newton:
     atol: float = 1e-10
     rtol: float = 1e-10
     iterations: int = 400
-    refactor_after: int = 6  # trials; a factor that has not brought convergence by then is too old
+    refactor_after: int = 4  # trials; a factor that has not brought convergence by then is too old
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
@@ -178,7 +178,7 @@ class Newton:
         status, done = Status.ITERATIONS_SPENT, 0
         while done < self.iterations and status is Status.ITERATIONS_SPENT:
             if factor is None or done:
-                factor = cholesky(assemble_hessian(plain, point.outputs))
+                factor = cholesky(assemble_hessian(*some_rows(plain, point.outputs)))
             objective = HeadObjective(Z, misfit, head_penalty, factor)
             begin = objective.at_W(point.W)
             region = TrustRegion(objective, Krylov(30, 1e-2), begin)
@@ -206,25 +206,59 @@ def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, 
     return max(atol, rtol * min(first.gradient_norm, zero.gradient_norm))
 
 
+def some_rows(objective: HeadObjective, outputs: Tensor) -> tuple[HeadObjective, Tensor]:
+    """Up to every fourth row where a large head has many: the factor that preconditions need not be that of all rows."""
+    n_targets, n_features = objective.shape
+    stride = min(4, outputs.shape[0] // (20 * n_features)) if n_targets * n_features > 100 else 1
+    if stride <= 1:
+        return objective, outputs
+    misfit, kept = objective.misfit, slice(None, None, stride)
+    fewer = Misfit(misfit.loss, misfit.targets[kept], misfit.weights[kept] * stride)
+    return HeadObjective(objective.Z[kept].contiguous(), fewer, objective.head_penalty), outputs[kept].contiguous()
+
+
 def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
     """The Hessian in vec(W) as a matrix: block (k, l) is Z' diag(h_kl) Z, h_kl the misfit's Hessian row by row."""
     Z = objective.Z
     (K, f), rows = objective.shape, Z.shape[0]
-    apply = objective.misfit.hessian(outputs)
     H = Z.new_zeros((K, f, K, f))
-    chunk = max(1, 4_000_000 // (K * f))  # rows at a time, so that the weighted copies of Z stay in the cache's reach
-    for l in range(K):
-        unit = torch.zeros_like(outputs)
-        unit[:, l] = 1.0
-        h = apply(unit)[:, l:]  # blocks below the diagonal; the others by symmetry
-        for i in range(0, rows, chunk):
-            z = Z[i : i + chunk]
-            weighted = (h[i : i + chunk, :, None] * z[:, None, :]).reshape(z.shape[0], -1)
-            H[l, :, l:, :] += (z.T @ weighted).reshape(f, K - l, f)
-        H[l:, :, l, :] = H[l, :, l:, :].permute(1, 2, 0).clone()
+    chunk = max(1, 4_000_000 // (K * f))  # rows at a time, so that the weighted copies of Z stay small
+    factors = objective.misfit.hessian_factors(outputs)
+    columns = None if factors is not None else hessian_columns(objective, outputs)
+    for part in (slice(i, i + chunk) for i in range(0, rows, chunk)):
+        z = Z[part]
+        if columns is not None:
+            for l in range(K):
+                H[l, :, l:, :] += (z.T @ weighted(columns[l][part, l:], z)).reshape(f, K - l, f)
+        elif factors is not None:
+            d, v = factors
+            subtract_square(H.view(K * f, K * f), weighted(v[part], z))
+            for k in range(K):
+                H[k, :, k, :] += z.T @ (d[part, k : k + 1] * z)
     H = H.reshape(K * f, K * f)
+    H = H.triu() + H.triu(1).T  # blocks below the diagonal follow by symmetry
     H.diagonal().add_(objective.head_penalty)
     return H
+
+
+def hessian_columns(objective: HeadObjective, outputs: Tensor) -> list[Tensor]:
+    """The misfit's Hessian, a (rows, n_targets) column for each output."""
+    apply = objective.misfit.hessian(outputs)
+    units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+    return [apply(unit.expand_as(outputs)) for unit in units]
+
+
+def weighted(weights: Tensor, z: Tensor) -> Tensor:
+    """Copies of z side by side, the rows of each weighted by a column of weights."""
+    return (weights[:, :, None] * z[:, None, :]).reshape(z.shape[0], -1)
+
+
+def subtract_square(H: Tensor, B: Tensor) -> None:
+    """H -= B'B, in panels on and above the diagonal only."""
+    n = B.shape[1]
+    size = max(64, -(-n // 6))
+    for i in range(0, n, size):
+        H[i : i + size, i:] -= B[:, i : i + size].T @ B[:, i:]
 
 
 def cholesky(H: Tensor) -> Tensor:

@@ -87,7 +87,10 @@ class ReducedPoint:
     @property
     def _fit(self) -> HeadFit:
         if self.fit is None:
-            raise ValueError("the features are not finite here, so there is no head to speak of")
+            raise ValueError(
+                "the model's features are not finite here, so there is no head to eliminate; "
+                "scale the inputs or initialise the model with smaller parameters"
+            )
         return self.fit
 
     @cached_property

@@ -16,7 +16,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,10 @@ from gnvpro.head import WarmStart, with_ones
 from gnvpro.history import History, Record
 from gnvpro.levels import prolongated
 from gnvpro.listeners import Listener
-from gnvpro.losses import Misfit
-from gnvpro.methods import Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
+from gnvpro.methods import Iterate, Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.objective import Problem, ReducedObjective
-from gnvpro.penalties import Tikhonov
+from gnvpro.plan import Best, Cursor, Data, Plan
 from gnvpro.status import Status
 
 MakeMethod = Callable[[Problem, Start, Settings, "State | None"], Method]
@@ -45,57 +43,6 @@ METHODS: dict[str, MakeMethod] = {
     "adam": adam,
     "nesterov": nesterov,
 }
-STOCHASTIC = ("adam", "nesterov")  # which take their batches themselves
-
-
-@dataclass(frozen=True)
-class Data:
-    """Inputs and the misfit of outputs on them."""
-
-    inputs: Tensor
-    misfit: Misfit
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run is to do."""
-
-    method: str
-    theta_penalty: Tikhonov
-    head_penalty: float
-    budgets: tuple[float, ...]  # work units, one a level
-    iterations: float
-    batch_size: int | None
-    iterations_per_batch: int
-    sweeps: float
-    keep_best: bool
-    checkpoint: Path | None
-    checkpoint_every: int
-
-    @property
-    def in_batches(self) -> bool:
-        """Whether the run itself splits the training set."""
-        return self.batch_size is not None and self.method not in STOCHASTIC
-
-
-@dataclass
-class Cursor:
-    """Where a run stands."""
-
-    level: int = 0
-    sweep: int = 0
-    batch: int = 0
-    done: int = 0  # iterations on this batch
-
-
-@dataclass(frozen=True)
-class Best:
-    """The model with the best validation score so far."""
-
-    level: int
-    score: float
-    theta: Tensor
-    W: Tensor
 
 
 class Run:
@@ -199,7 +146,7 @@ class Run:
                 break
             self.cursor.done += 1
             self._keep(method)
-            record = self._record(problem, method, trial)
+            record = self._record(problem, method.point, method.gradient_norm(), trial)
             self._tell(record, method)
             if self.on_iteration is not None:
                 self.on_iteration(record)
@@ -222,7 +169,10 @@ class Run:
                     "scale the inputs or initialise the model with smaller parameters"
                 )
             self._keep(method)
-            self._tell(self._record(problem, method, None), method)
+            affordable = self.meter.work + 1 <= sum(self.plan.budgets) and self.network.n_theta > 0
+            self._tell(
+                self._record(problem, method.point, method.gradient_norm() if affordable else None, None), method
+            )
         return method
 
     def _limit(self) -> float:
@@ -245,8 +195,7 @@ class Run:
             start = WarmStart(self.network.W())
             point = ReducedObjective(problem, self.settings.eliminator).start(self.network.theta(), start)
             self.network.store(point.theta, point.W)
-            method = Refit(point)
-            self._tell(self._record(problem, method, None, "head eliminated over the whole training set"), None)
+            self._tell(self._record(problem, point, None, None, "head eliminated over the whole training set"), None)
         if self.plan.checkpoint is not None:
             self._write(self._state(None))
 
@@ -271,13 +220,17 @@ class Run:
     def _keep(self, method: Method) -> None:
         self.network.store(method.point.theta, method.point.W)
 
-    def _record(self, problem: Problem, method: Method, trial: Trial | None, note: str | None = None) -> Record:
+    def _record(
+        self,
+        problem: Problem,
+        point: Iterate,
+        gradient_norm: float | None,
+        trial: Trial | None,
+        note: str | None = None,
+    ) -> Record:
         """Write down where the run stands."""
-        point = method.point
         if trial is None or trial.accepted:
             self._validate(point.theta, point.W)
-        affordable = trial is not None or self.meter.work + 1 <= sum(self.plan.budgets)
-        gradient_norm = method.gradient_norm() if affordable and self.network.n_theta else None
         record = Record(
             iteration=len(self.history),
             loss=point.value,
@@ -370,26 +323,3 @@ class Run:
         self._written = (len(self.history), time.perf_counter())
         self._resumed = saved["method"]
         self.status = Status[saved["status"]]
-
-
-class Refit:
-    """The last elimination seen as a method, so that it is recorded like one."""
-
-    status = Status.RUNNING
-    radius = None
-    next_passes = 0
-
-    def __init__(self, point: Any) -> None:
-        self.point = point
-
-    def gradient_norm(self) -> None:
-        """Not worth a backward pass."""
-        return
-
-    def iterate(self) -> None:
-        """There is nothing to iterate."""
-        return
-
-    def state(self) -> State:
-        """There is nothing to resume."""
-        return {}

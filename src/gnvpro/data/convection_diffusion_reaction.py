@@ -45,9 +45,7 @@ Velocity = Callable[[Array], Array]
 DIFFUSION = 0.5
 DT, STEPS, KEPT = 0.01, 50, 12
 N_INPUTS = 55
-RTOL = (
-    1e-11  # of a step: largest change in its last iteration over largest concentration; the residual is smaller still
-)
+RTOL = 1e-11  # of a step: change in its last iteration over largest concentration; the residual is smaller
 MAX_ITERATIONS = 100
 BLOCK = 4  # samples marched together: enough to feed the matrix products, few enough to stay in cache
 

@@ -15,9 +15,9 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -69,13 +69,15 @@ def make(
         listener.start(recipe.problem, len(inputs), len(inputs) - len(missing))
         blocks = np.split(missing, range(block, len(missing), block)) if len(missing) else []
         try:
-            for rows, targets in solve_blocks(solve, inputs, blocks, min(n_workers, len(blocks))):
-                if not np.isfinite(targets).all():
-                    raise ArithmeticError(f"the solver of {recipe.problem} failed for inputs {inputs[rows].tolist()}")
-                with writing():
-                    for row, target in zip(rows, targets, strict=True):
-                        journal.append(int(row), target)
-                listener.advance(len(rows))
+            # closing: when a write fails, the processes must end now and not when the traceback is forgotten
+            with closing(solve_blocks(solve, inputs, blocks, min(n_workers, len(blocks)))) as solved:
+                for rows, targets in solved:
+                    if not np.isfinite(targets).all():
+                        raise ArithmeticError(f"the solver of {recipe.problem} failed for {inputs[rows].tolist()}")
+                    with writing():
+                        for row, target in zip(rows, targets, strict=True):
+                            journal.append(int(row), target)
+                    listener.advance(len(rows))
         except BaseException:
             kept = int(journal.finished.sum())
             listener.note(f"stopped; {kept} of {len(inputs)} samples are kept, the same call goes on from there")
@@ -88,7 +90,7 @@ def make(
 
 def solve_blocks(
     solve: Solver, inputs: Array, blocks: list[NDArray[np.intp]], workers: int
-) -> Iterator[tuple[NDArray[np.intp], Array]]:
+) -> Generator[tuple[NDArray[np.intp], Array], None, None]:
     """Rows and targets of each block, in the order they get ready."""
     if workers <= 1:
         for rows in blocks:
@@ -100,8 +102,7 @@ def solve_blocks(
         with spawning():
             pending.update({pool.submit(solve, inputs[rows]): rows for rows in blocks})
         for future in as_completed(pending):
-            targets = future.result()  # may raise: only then is the block still pending
-            yield pending.pop(future), targets
+            yield pending[future], future.result()
     finally:
         # an interrupt or a failed write ends up here: do not begin anything new, let no process linger
         pool.shutdown(wait=True, cancel_futures=True)

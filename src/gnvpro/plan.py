@@ -1,0 +1,63 @@
+"""What a training run is to do, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from gnvpro.losses import Misfit
+from gnvpro.penalties import Tikhonov
+
+STOCHASTIC = ("adam", "nesterov")  # methods that take their batches themselves
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs and the misfit of outputs on them."""
+
+    inputs: Tensor
+    misfit: Misfit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is to do."""
+
+    method: str
+    theta_penalty: Tikhonov
+    head_penalty: float
+    budgets: tuple[float, ...]  # work units, one a level
+    iterations: float
+    batch_size: int | None
+    iterations_per_batch: int
+    sweeps: float
+    keep_best: bool
+    checkpoint: Path | None
+    checkpoint_every: int
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether the run itself splits the training set."""
+        return self.batch_size is not None and self.method not in STOCHASTIC
+
+
+@dataclass
+class Cursor:
+    """Where a run stands."""
+
+    level: int = 0
+    sweep: int = 0
+    batch: int = 0
+    done: int = 0  # iterations on this batch
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model with the best validation score so far."""
+
+    level: int
+    score: float
+    theta: Tensor
+    W: Tensor
