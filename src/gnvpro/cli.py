@@ -48,8 +48,12 @@ def run_experiment(
     work: Annotated[float | None, typer.Option(help="Budget of each run in work units, instead of its own.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where runs were interrupted; keep finished ones.")] = False,
-    paper: Annotated[bool, typer.Option("--paper", help="The settings the paper states, with its Krylov solver.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where runs were interrupted; keep finished ones.")
+    ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The settings the paper states, with its Krylov solver.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
     solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
     theta_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on theta.")] = None,

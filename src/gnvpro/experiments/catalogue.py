@@ -127,8 +127,7 @@ DCR = surrogate(1200.0)
 CDR_RECOMMENDED = dataclasses.replace(
     CDR,
     methods={
-        name: dataclasses.replace(training, depth=8, levels=1, solver="auto")
-        for name, training in CDR.methods.items()
+        name: dataclasses.replace(training, depth=8, levels=1, solver="auto") for name, training in CDR.methods.items()
     },
     input_spread=0.1,
 )
@@ -226,7 +225,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             CIFAR10_PAPER.with_solver("krylov"),
             CIFAR10.with_solver("krylov"),  # theta is far too long for a dense step
             cifar10.CLASSES,
-            threads=None,
         ),
         Experiment(
             "peaks",

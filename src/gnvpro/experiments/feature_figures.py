@@ -41,8 +41,8 @@ def features_figure(runs: list[SavedRun]) -> Figure | None:
     rows = [
         Row(
             run.label(several),
-            run.arrays["features"],
-            run.arrays["heads"][:, 0],
+            list(run.arrays["features"]),
+            list(run.arrays["heads"][:, 0]),
             [value or 0.0 for value in run.history["work"]],
             [value or 0.0 for value in run.history["accuracy"]],
         )
@@ -55,7 +55,7 @@ def features_figure(runs: list[SavedRun]) -> Figure | None:
 def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) -> Figure:
     """Left the data; then features and head after growing amounts of work, a row a method."""
     figure = new_figure(12, 2.15 * max(2, len(rows)))
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)  # type: ignore[union-attr]
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 3.6])
     axes = left.subplots(1, 1)
     _scatter(axes, inputs, labels, 4)
@@ -78,7 +78,7 @@ def _panel(axes: Any, row: Row, i: int, labels: np.ndarray) -> None:
     features, W = row.features[i], row.heads[i]
     axes.set(xlim=_window(features[:, 0]), ylim=_window(features[:, 1]), box_aspect=1)
     _scatter(axes, features, labels, 3)
-    z1, z2 = np.meshgrid(np.linspace(*axes.get_xlim(), 200), np.linspace(*axes.get_ylim(), 200))
+    z1, z2 = np.meshgrid(*(np.linspace(low, high, 200) for low, high in (axes.get_xlim(), axes.get_ylim())))
     logits = W[0] * z1 + W[1] * z2 + W[2]
     axes.contourf(z1, z2, logits, levels=[-math.inf, 0, math.inf], colors=SHADES, zorder=0)
     if logits.min() < 0 < logits.max():
@@ -118,7 +118,9 @@ def taylor_figure(runs: list[SavedRun]) -> Figure | None:
     for axes, tolerance, panel in zip(row, arrays["taylor_tolerances"], errors, strict=True):
         axes.loglog(steps, scale * steps**2, color="black", lw=2.2, label="$O(h^2)$")
         for rank, colour, curve, marker in zip(ranks, colours, panel, "osD^v", strict=False):
-            axes.loglog(steps, np.maximum(curve, 1e-17), marker=marker, ms=4, lw=1.2, color=colour, label=f"rank {rank}")
+            axes.loglog(
+                steps, np.maximum(curve, 1e-17), marker=marker, ms=4, lw=1.2, color=colour, label=f"rank {rank}"
+            )
         axes.set(xlabel="step $h$", title=rf"$|\nabla_W \Phi| \leq$ {tolerance:.0e}")
         axes.invert_xaxis()
         axes.grid(alpha=0.25, lw=0.5)

@@ -7,6 +7,8 @@ from typing import Any
 from gnvpro.experiments.paper_numbers import PAPER
 from gnvpro.experiments.settings import TITLES
 
+NOTHING = "\u2013"  # a dash where there is no number
+
 
 def score(part: dict[str, Any]) -> str:
     """The score of one set: relative error with its deviation, or accuracy."""
@@ -21,7 +23,7 @@ def reported(experiment: str, method: str, name: str) -> str:
     row = PAPER.get(experiment, {}).get(method)
     value = getattr(row, name) if row else None
     if value is None:
-        return "–"
+        return NOTHING
     mean, deviation = value
     return f"{100 * mean:.2f}%" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
 
@@ -29,7 +31,7 @@ def reported(experiment: str, method: str, name: str) -> str:
 def reported_work(experiment: str, method: str) -> str:
     """The paper's budget, or a dash."""
     row = PAPER.get(experiment, {}).get(method)
-    return "–" if row is None or row.work is None else f"{row.work:g}"
+    return NOTHING if row is None or row.work is None else f"{row.work:g}"
 
 
 def seconds(value: float) -> str:

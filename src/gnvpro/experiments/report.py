@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.figures import Captioned, figures_of
-from gnvpro.experiments.numbers import reported, reported_work, score, seconds, title
+from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
 from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
 from gnvpro.experiments.style import COLOURS
@@ -94,11 +94,13 @@ def table(name: str, runs: list[SavedRun]) -> str:
             f"{title(run.method)}</th><td>{html.escape(settings)}</td><td>{run.seed}</td>{numbers}</tr>"
         )
     for method, row in PAPER.get(name, {}).items():
-        share = f"{100 * INNER_SHARE[name]:.1f}%" if method == "gnvpro" and name in INNER_SHARE else "–"
+        share = f"{100 * INNER_SHARE[name]:.1f}%" if method == "gnvpro" and name in INNER_SHARE else NOTHING
         cells = [reported(name, method, part) for part in SETS]
-        numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, reported_work(name, method), "–", share])
+        numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, reported_work(name, method), NOTHING, share])
         note = f"<br><small>{html.escape(row.note)}</small>" if row.note else ""
-        rows.append(f'<tr class="paper"><th>{title(method)}{note}</th><td>the paper</td><td>–</td>{numbers}</tr>')
+        rows.append(
+            f'<tr class="paper"><th>{title(method)}{note}</th><td>the paper</td><td>{NOTHING}</td>{numbers}</tr>'
+        )
     caption = f"Scores: {measure}. WU: work units, passes over the training set. s: seconds. inner: share of them on W."
     return (
         f'<div class="wide"><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
@@ -115,7 +117,7 @@ def class_table(name: str, runs: list[SavedRun]) -> str:
     rows = []
     for k, label in enumerate(classes):
         shares = [run.metrics["test"]["class_accuracy"].get(str(k)) for run in runs]
-        cells = "".join("<td>–</td>" if share is None else f"<td>{100 * share:.1f}%</td>" for share in shares)
+        cells = "".join(f"<td>{NOTHING}</td>" if share is None else f"<td>{100 * share:.1f}%</td>" for share in shares)
         rows.append(f"<tr><th>{html.escape(label)}</th>{cells}</tr>")
     return (
         f'<details><summary>Test accuracy by class</summary><div class="wide"><table class="classes"><thead><tr>{head}'

@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,14 +83,13 @@ def run(
             tell(f"{job.directory}: done before")
             results.append(read_json(job.directory / METRICS))
             continue
-        with threads(job.experiment.threads):
-            if loaded is None or seed != job.seed:
-                loaded, seed = load(job, order.data_dir), job.seed
-            config = {**job.config, "data": loaded.source}
-            prepare(job, config, order)
-            name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
-            tell(f"{name}: {config['work']:g} work units, data: {loaded.source}")
-            results.append(train(job, loaded, order.resume, progress))
+        if loaded is None or seed != job.seed:
+            loaded, seed = load(job, order.data_dir), job.seed
+        config = {**job.config, "data": loaded.source}
+        prepare(job, config, order)
+        name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
+        tell(f"{name}: {config['work']:g} work units, data: {loaded.source}")
+        results.append(train(job, loaded, order.resume, progress))
     return results
 
 
@@ -127,7 +125,7 @@ def plan(order: Order) -> list[Job]:
 
 def adjusted(settings: Settings, order: Order) -> Settings:
     """The catalogue's settings with what the user chose instead."""
-    shared = {}
+    shared: dict[str, Any] = {}
     for name in ("theta_penalty", "head_penalty"):
         if (value := getattr(order, name)) is not None:
             shared[name] = check_number(name, value, 0.0)
@@ -190,7 +188,7 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
     experiment, training, directory = job.experiment, job.settings.methods[job.method], job.directory
     split = loaded.split
     model = initial(experiment, split.train[0].shape[1], training.depth, job.seed)
-    kept = dict(loaded.extras)
+    kept: dict[str, Any] = dict(loaded.extras)
     if experiment.study is not None:
         kept |= experiment.study(model, loaded, job.settings, job.seed)
     snapshots = Snapshots(directory, model, split.train[0]) if experiment.snapshots else None
@@ -249,17 +247,6 @@ def initial(experiment: Experiment, n_inputs: int, depth: int | None, seed: int)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return experiment.network(n_inputs, depth)
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
-    """As many threads as suit the size of the arrays."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def read_json(path: Path) -> dict[str, Any]:

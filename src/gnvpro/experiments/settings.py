@@ -90,7 +90,6 @@ class Experiment:
     paper: Settings  # as the paper states them, with its Krylov solver
     recommended: Settings
     classes: tuple[str, ...] = ()
-    threads: int | None = 1  # small arrays and many threads do not mix
     snapshots: bool = False  # whether features are kept on the way
     study: Callable[[nn.Module, Loaded, Settings, int], dict[str, np.ndarray]] | None = None
 

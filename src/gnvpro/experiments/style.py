@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from gnvpro.data.extras import need
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Of Okabe and Ito, told apart by colour-blind readers.
 COLOURS = {
@@ -20,6 +17,6 @@ COLOURS = {
 MARKERS = {"gnvpro": "o", "lbfgs-vpro": "s", "gauss-newton": "^", "adam": "D", "nesterov": "v"}
 
 
-def new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Any:
     """An empty figure in inches, laid out so that nothing overlaps."""
     return need("matplotlib.figure", "plot").Figure(figsize=(width, height), layout="constrained", dpi=130)
