@@ -163,7 +163,8 @@ def figure_row(title: str, run: Run) -> Row:
     features = [model[:-1](data[0][:SHOWN]).numpy() for model in run.models]
     heads = [torch.cat([model[-1].weight[0], model[-1].bias]).numpy() for model in run.models]
     history = run.result.history
-    return Row(title, features, heads, history.column("work"), history.column("accuracy"))
+    iterations, work, accuracy = map(history.column, ("iteration", "work", "accuracy"))
+    return Row(title, iterations, features, heads, work, accuracy)
 
 
 rows = [figure_row(METHODS[method], run) for method, run in runs.items()]

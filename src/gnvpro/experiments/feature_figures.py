@@ -23,9 +23,10 @@ BUDGETS = (0, 30, 60, 120, math.inf)
 
 @dataclass(frozen=True)
 class Row:
-    """One method: features of the shown points and the head at every record, with its work and accuracy."""
+    """One method: features of the shown points and the head after some iterations, with work and accuracy."""
 
     title: str
+    iterations: Sequence[int]
     features: Sequence[np.ndarray]
     heads: Sequence[np.ndarray]
     work: Sequence[float]
@@ -38,16 +39,12 @@ def features_figure(runs: list[SavedRun]) -> Figure | None:
     if not runs:
         return None
     several = len({run.config["settings"] for run in runs}) > 1
-    rows = [
-        Row(
-            run.label(several),
-            list(run.arrays["features"]),
-            list(run.arrays["heads"][:, 0]),
-            [value or 0.0 for value in run.history["work"]],
-            [value or 0.0 for value in run.history["accuracy"]],
-        )
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        kept = run.arrays["iterations"].tolist()
+        work, accuracy = ([run.history[name][i] or 0.0 for i in kept] for name in ("work", "accuracy"))
+        features, heads = list(run.arrays["features"]), list(run.arrays["heads"][:, 0])
+        rows.append(Row(run.label(several), kept, features, heads, work, accuracy))
     inputs = runs[0].arrays["inputs"]
     return ellipse_figure(inputs, runs[0].arrays["labels_train"][: len(inputs)], rows)
 
@@ -68,7 +65,7 @@ def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) 
     for axes_row, row in zip(panels, rows, strict=True):
         for axes, budget in zip(axes_row, BUDGETS, strict=True):
             # The start is shown although its gradient has cost a work unit.
-            within = [i for i, work in enumerate(row.work[: len(row.features)]) if i == 0 or work <= budget]
+            within = [i for i, work in enumerate(row.work) if i == 0 or work <= budget]
             _panel(axes, row, within[-1], labels)
         axes_row[0].set_ylabel(f"{row.title}\n\n$F_2$", fontsize=9)
     return figure
@@ -83,7 +80,8 @@ def _panel(axes: Any, row: Row, i: int, labels: np.ndarray) -> None:
     axes.contourf(z1, z2, logits, levels=[-math.inf, 0, math.inf], colors=SHADES, zorder=0)
     if logits.min() < 0 < logits.max():
         axes.contour(z1, z2, logits, levels=[0], colors="black", linewidths=1.2, zorder=3)
-    when = "start" if i == 0 else f"iteration {i}, {row.work[i]:.0f} WU"
+    iteration = row.iterations[i]
+    when = "start" if iteration == 0 else f"iteration {iteration}, {row.work[i]:.0f} WU"
     axes.set_title(f"{when}\naccuracy {100 * row.accuracy[i]:.2f}%", fontsize=8)
     axes.locator_params(nbins=3)
     axes.tick_params(labelsize=7)

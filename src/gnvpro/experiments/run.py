@@ -216,7 +216,7 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
         checkpoint=directory / CHECKPOINT,
         resume=resume,
         progress=progress,
-        listeners=[CSVFile(directory / HISTORY), *([snapshots] if snapshots else [])],
+        listeners=[*([snapshots] if snapshots else []), CSVFile(directory / HISTORY)],
     )
     last = result.history[-1]
     metrics: dict[str, Any] = {

@@ -13,7 +13,7 @@ from gnvpro.status import Status
 
 
 class Snapshots:
-    """A listener that keeps features of the first training samples, and the head, at every record.
+    """A listener that keeps features of the first training samples, and the head, at every record it hears of.
 
     It counts on the model to hold the last accepted parameters when a record is told, and on its last module to be the
     head.
@@ -25,15 +25,14 @@ class Snapshots:
     def __init__(self, directory: Path, model: nn.Module, inputs: Tensor) -> None:
         self.path = directory / self.FILE
         self.model, self.inputs = model, inputs[: self.SAMPLES]
-        self._features: list[np.ndarray] = []
-        self._heads: list[np.ndarray] = []
+        self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def begin(self, history: History, budget: float) -> None:
         """Take up what an interrupted run kept, as far as its checkpoint goes."""
         if history and self.path.is_file():
             with np.load(self.path) as saved:
-                self._features = list(saved["features"][: len(history)])
-                self._heads = list(saved["heads"][: len(history)])
+                found = zip(saved["iterations"].tolist(), saved["features"], saved["heads"], strict=True)
+                self._kept = {i: (features, head) for i, features, head in found if i < len(history)}
 
     @torch.no_grad()
     def record(self, record: Record) -> None:
@@ -44,14 +43,15 @@ class Snapshots:
         features = self.inputs
         for layer in layers:
             features = layer(features)
-        self._features.append(features.float().numpy())
-        self._heads.append(torch.cat([head.weight, head.bias[:, None]], dim=1).double().numpy())
+        W = torch.cat([head.weight, head.bias[:, None]], dim=1)
+        self._kept[record.iteration] = (features.float().numpy(), W.double().numpy())
 
     def end(self, status: Status) -> None:
         """Write them down."""
         np.savez_compressed(
             self.path,
-            features=np.array(self._features),
-            heads=np.array(self._heads),
+            iterations=np.array(list(self._kept)),
+            features=np.array([features for features, _ in self._kept.values()]),
+            heads=np.array([W for _, W in self._kept.values()]),
             inputs=self.inputs.numpy(),
         )
