@@ -16,7 +16,13 @@ def train(**arguments):
     inputs = torch.randn(30, 2, dtype=torch.float64)
     targets = (inputs[:, 0] > 0).long()
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
-    settings = {"loss": "multinomial", "work": 40, "max_rank": 3, "validation": (inputs[:9], targets[:9])}
+    settings = {
+        "loss": "multinomial",
+        "work": 40,
+        "max_rank": 3,
+        "solver": "krylov",
+        "validation": (inputs[:9], targets[:9]),
+    }
     return gnvpro.train(model, inputs, targets, **{**settings, **arguments})
 
 

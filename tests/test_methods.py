@@ -32,7 +32,7 @@ def teacher_problem(samples=40):
 
 
 def train(model, inputs, targets, **arguments):
-    defaults = {"loss": "least_squares", "theta_penalty": 0.0, "head_penalty": 0.0}
+    defaults = {"loss": "least_squares", "theta_penalty": 0.0, "head_penalty": 0.0, "solver": "krylov"}
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
@@ -149,7 +149,7 @@ def make_problem(model, inputs, targets, loss, seed, batch, rate):
     network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(inputs.shape[0]))
     misfit = check_targets("targets", targets, inputs, network, get_loss(loss))
     problem = Problem(network, inputs, misfit, gnvpro.Tikhonov(0.0).bind(model, network.parameters), 0.0)
-    settings = Settings(LeastSquares(), 5, 0.0, rate, batch, seed, lambda: math.inf)
+    settings = Settings(LeastSquares(), "krylov", gnvpro.DenseSettings(), 5, 0.0, rate, batch, seed, lambda: math.inf)
     return network, problem, settings
 
 

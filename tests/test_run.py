@@ -23,7 +23,7 @@ def network(depth=2):
 
 def train(model, **arguments):
     inputs, targets = data()
-    defaults = {"loss": "least_squares", "work": 120, "max_rank": 4}
+    defaults = {"loss": "least_squares", "work": 120, "max_rank": 4, "solver": "krylov"}
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
@@ -42,7 +42,7 @@ def test_batches_cost_their_share_and_come_in_turn(method):
 def test_the_radius_is_carried_to_the_next_batch():
     history = train(network(), batch_size=20, iterations_per_batch=1, sweeps=3).history
     steps = history[1:-1]
-    rule = gnvpro.trust_region.RadiusRule()
+    rule = gnvpro.step_rules.RadiusRule()
     for before, after in itertools.pairwise(steps):
         assert after.radius / before.radius < 1 / rule.shrink + 1e-9
         assert after.radius / before.radius > rule.shrink**2

@@ -12,12 +12,14 @@ from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial
 from gnvpro.newton import Newton, NewtonKrylov
 from gnvpro.operators import LinearOperator
 from gnvpro.penalties import Tikhonov, time_differences
+from gnvpro.solvers import DenseSettings
 from gnvpro.status import Status
 from gnvpro.training import Result, train
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DenseSettings",
     "HalfSquaredError",
     "History",
     "LinearOperator",

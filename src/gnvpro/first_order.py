@@ -48,12 +48,13 @@ def evaluated(point: ReducedPoint) -> Evaluated:
 class LBFGSvpro:
     """L-BFGS with a strong-Wolfe line search on the reduced objective."""
 
-    radius = None
+    bound = None
     next_passes = 2
 
     def __init__(self, problem: Problem, start: Start, settings: Settings, state: State | None) -> None:
         self.objective = ReducedObjective(problem, settings.eliminator)
         self.status = Status.RUNNING
+        self._passes_left = settings.passes_left
         theta, warm = start.theta, None if start.W is None else WarmStart(start.W)
         if state is not None:
             theta, warm = state["x"], warm_start_of(state)
@@ -72,14 +73,17 @@ class LBFGSvpro:
         self._point: Evaluated | None = None
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])
+            self._evaluated_point()
 
     @property
     def point(self) -> Any:
         """The last accepted model."""
         return self._point or self._first
 
-    def gradient_norm(self) -> float:
-        """The norm of the gradient."""
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient; not told where the budget has no room for it."""
+        if self._point is None and self._passes_left() < 1:
+            return None
         return float(torch.linalg.vector_norm(self._evaluated_point().gradient))
 
     def _evaluated_point(self) -> Evaluated:
@@ -131,7 +135,7 @@ def _wall(theta: Tensor, before: Evaluated) -> Evaluated:
 class Stochastic:
     """Stochastic gradients of the full objective in theta and W."""
 
-    radius = None
+    bound = None
     next_passes = 2
 
     def __init__(

@@ -52,6 +52,11 @@ class HeadFit:
         return self._inverse[0]
 
     @property
+    def hessian_factor(self) -> Tensor | None:
+        """The Cholesky factor behind the inverse, in vec(W), where it has one."""
+        return self._inverse[1]
+
+    @property
     def warm_start(self) -> WarmStart:
         """Where the elimination at a nearby theta should begin."""
         factor = self._inverse[1] if "_inverse" in self.__dict__ else self.old_factor

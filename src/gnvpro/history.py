@@ -31,6 +31,7 @@ class Record:
     validation_loss: float | None = None  # misfit on the validation set, without penalties
     validation_accuracy: float | None = None
     solver: str | None = None  # that made the step
+    damping: float | None = None  # of the trial, where the solver is dense
     level: int = 0
     sweep: int | None = None  # and batch: which part of the training set the losses are on; None for all of it
     batch: int | None = None

@@ -40,7 +40,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
-from gnvpro.trust_region import Point, Step
+from gnvpro.step_rules import Step
+from gnvpro.trust_region import Point
 
 Array = NDArray[np.floating]
 
@@ -150,6 +151,11 @@ class KrylovModel:
     def rank(self) -> int:
         """The dimension of the space the step is taken from."""
         return self.factors.rank
+
+    @property
+    def first_radius(self) -> float:
+        """No bound: GMRES's own step is the first to try."""
+        return math.inf
 
     def solve_within(self, radius: float) -> Step:
         """The step of length at most `radius`, and the reduction the model promises for it."""

@@ -65,7 +65,7 @@ class LinearLayer:
         if seeds.dim() == 3:
             g = seeds.permute(2, 0, 1).contiguous()
             if "weight" in self.trainable:
-                rows["weight"] = (g[:, None] * self.inputs.T.contiguous()[:, None]).view(-1, m, n)
+                rows["weight"] = (g[:, None] * self.inputs.T.contiguous()[:, None]).reshape(-1, m, n)
             if "bias" in self.trainable:
                 rows["bias"] = g
             pulled = (self.weight.T @ g.view(len(g), -1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None

@@ -7,7 +7,7 @@
     misfit(X) = sum_i w_i l(x_i, c_i),    w_i = 1/n unless the samples are weighted
 
 A loss knows nothing about networks or heads. It must be convex in x. To add one, write a class with the three methods
-of `Loss`; `prepare` (what its targets may be) and `accuracy` (for classification) are optional:
+of `Loss`; `prepare` (what its targets may be), `accuracy` (for classification) and `hessian_root` are optional:
 
 >>> class PseudoHuber:
 ...     def value(self, outputs, targets):
@@ -138,6 +138,12 @@ class Multinomial:
         p = torch.softmax(outputs, 1)
         return p, p
 
+    def hessian_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """C = diag(sqrt p) - p sqrt(p)', for which C C' = diag(p) - p p'."""
+        p = torch.softmax(outputs, 1)
+        root = p.sqrt()
+        return torch.diag_embed(root) - p[:, :, None] * root[:, None]
+
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
         """Integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
         if n_targets == 1:
@@ -166,6 +172,17 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "logistic": Logistic,
     "multinomial": Multinomial,
 }
+
+
+def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
+    """Roots C C' = H of every row's Hessian, from the map that applies it."""
+    units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+    H = torch.stack([hessian(unit.expand_as(outputs).contiguous()) for unit in units], dim=2)
+    diagonal = H.diagonal(dim1=1, dim2=2)
+    if torch.equal(torch.diag_embed(diagonal), H):
+        return torch.diag_embed(diagonal.clamp(min=0).sqrt())
+    values, vectors = torch.linalg.eigh(H)
+    return vectors * values.clamp(min=0).sqrt()[:, None]
 
 
 def get_loss(loss: str | Loss) -> Loss:
@@ -296,6 +313,12 @@ class Misfit:
             return None
         d, v = factors(outputs, self.targets)
         return self.weights * d, self.weights.sqrt() * v
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        """C (rows, n_targets, .) with C C' the second derivative of each row."""
+        own = getattr(self.loss, "hessian_root", None)
+        C = own(outputs, self.targets) if own else matrix_root(self.loss.hessian(outputs, self.targets), outputs)
+        return self.weights.sqrt()[..., None] * C
 
     def accuracy(self, outputs: Tensor) -> float | None:
         """The weighted share of rows classified right; None where the loss does not classify."""

@@ -18,11 +18,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gnvpro.dense import Dense
 from gnvpro.head import Eliminator, WarmStart
 from gnvpro.krylov import Krylov
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
+from gnvpro.solvers import DenseSettings, make_assembler, pick_solver
 from gnvpro.status import Status
-from gnvpro.trust_region import LocalModel, TrustRegion
+from gnvpro.step_rules import Damping, LocalModel, NielsenRule, RadiusRule
+from gnvpro.trust_region import TrustRegion
 
 State = dict[str, Any]  # tensors, numbers, and dictionaries of them
 
@@ -33,7 +36,7 @@ class Start:
 
     theta: Tensor
     W: Tensor | None = None
-    radius: float | None = None
+    bound: float | Damping | None = None  # radius or damping
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Settings:
     """What the methods are told."""
 
     eliminator: Eliminator
+    solver: str
+    dense: DenseSettings
     max_rank: int
     rtol: float
     learning_rate: float
@@ -57,6 +62,8 @@ class Trial:
     radius: float | None = None
     ratio: float | None = None
     rank: int | None = None
+    damping: float | None = None
+    solver: str | None = None
 
 
 class Iterate(Protocol):
@@ -102,8 +109,8 @@ class Method(Protocol):
         ...
 
     @property
-    def radius(self) -> float | None:
-        """What a following batch or level should start with, where the method has a radius."""
+    def bound(self) -> float | Damping | None:
+        """The radius or damping that a following batch should start with, where the method has one."""
         ...
 
     @property
@@ -112,7 +119,7 @@ class Method(Protocol):
         ...
 
     def gradient_norm(self) -> float | None:
-        """The norm of the objective's gradient; one backward pass the first time."""
+        """The norm of the objective's gradient, where it is known or the budget allows for what it costs."""
         ...
 
     def iterate(self) -> Trial | None:
@@ -127,8 +134,10 @@ class Method(Protocol):
 class TrustRegionMethod:
     """GNvpro and full Gauss-Newton: the same loop and the same Krylov space, on the reduced or on the full objective."""
 
-    def __init__(self, region: TrustRegion[ReducedPoint] | TrustRegion[FullPoint], builder: KrylovWithinBudget) -> None:
-        self.region, self.builder = region, builder
+    solver = "krylov"
+
+    def __init__(self, region: TrustRegion[ReducedPoint] | TrustRegion[FullPoint], settings: Settings) -> None:
+        self.region, self.settings = region, settings
 
     @property
     def status(self) -> Status:
@@ -141,43 +150,88 @@ class TrustRegionMethod:
         return self.region.point
 
     @property
-    def radius(self) -> float | None:
-        """The radius of the next trial."""
-        return self.region.radius
+    def bound(self) -> float | Damping | None:
+        """The radius, or the damping, of the next trial."""
+        return self.region.bound
 
     @property
     def next_passes(self) -> int:
         """A trial and the gradient after it, and a Krylov space where there is none yet."""
         return 2 if self.region.model is not None else 4
 
-    def gradient_norm(self) -> float:
-        """The norm of the gradient."""
+    @property
+    def gradient_passes(self) -> int:
+        """Passes that the gradient still costs: one, until it was asked for."""
+        return 0 if "_gradient" in self.point.__dict__ else 1
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient; not told where the budget has no room for it."""
+        if self.gradient_passes > self.settings.passes_left():
+            return None
         return float(torch.linalg.vector_norm(self.point.gradient()))
 
     def iterate(self) -> Trial | None:
         """One trial step."""
         done = self.region.iterate()
-        return None if done is None else Trial(done.accepted, done.radius, done.ratio, done.rank)
+        if done is None:
+            return None
+        radius = done.bound if isinstance(done.bound, float) else None
+        damping = done.damping if self.solver == "dense" else None
+        return Trial(done.accepted, radius, done.ratio, done.rank, damping, self.solver)
 
     def state(self) -> State:
-        """The point, how its head was found, the radius, and the size of the Krylov space in use."""
+        """The point, how its head was found, the bound on the step, and whether gradient and model were built."""
         region, start = self.region, getattr(self.point, "start", None)
         return {
             "x": region.point.x,
             "start_W": start.W if start else None,
             "start_factor": start.factor if start else None,
-            "radius": region.radius,
+            "bound": list(region.bound) if isinstance(region.bound, Damping) else region.bound,
             "below_rounding": region.below_rounding,
-            "rank_cap": self.builder.cap if region.model is not None else None,
+            "has_gradient": self.gradient_passes == 0,
+            "has_model": region.model is not None,
+            "rank_cap": getattr(region.build_model, "cap", None),
         }
 
     def resume(self, state: State) -> None:
-        """Build again what a run that was put aside had: the model of a point whose last trial was rejected."""
-        self.region.radius = state["radius"]
+        """Build again what a run that was put aside had built at its point."""
+        bound = state["bound"]
+        self.region.bound = Damping(*bound) if isinstance(bound, list) else bound
         self.region.below_rounding = state["below_rounding"]
-        if state["rank_cap"] is not None:
-            self.builder.cap = state["rank_cap"]
-            self.region.model = self.builder.build(self.point)
+        if state["has_gradient"]:
+            self.point.gradient()
+        if state["has_model"]:
+            build = self.region.build_model
+            if isinstance(build, KrylovWithinBudget):  # the budget was another when it was built
+                build.cap = state["rank_cap"]
+                self.region.model = build.build(self.point)
+            else:
+                self.region.model = build(self.point)  # type: ignore[arg-type]
+
+
+class DenseMethod(TrustRegionMethod):
+    """GNvpro with the exact step: the gradient comes with the matrix."""
+
+    solver = "dense"
+    region: TrustRegion[ReducedPoint]
+
+    def __init__(self, region: TrustRegion[ReducedPoint], settings: Settings, geodesic: bool) -> None:
+        super().__init__(region, settings)
+        self.geodesic = geodesic
+
+    @property
+    def gradient_passes(self) -> int:
+        """Passes that the matrix still costs."""
+        point = self.region.point
+        if "gauss_newton" in point.__dict__ or point.assembler is None:
+            return 0
+        network = point.problem.network
+        return point.assembler.passes(network.n_features, network.n_targets, point.problem.misfit.isotropic)
+
+    @property
+    def next_passes(self) -> int:
+        """A trial, the probe of the geodesic correction, and a matrix where there is none yet."""
+        return 1 + self.geodesic + self.gradient_passes
 
 
 @dataclass
@@ -199,12 +253,22 @@ class KrylovWithinBudget:
 
 
 def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
-    """The trust region on the reduced objective."""
-    objective, builder = ReducedObjective(problem, settings.eliminator), KrylovWithinBudget(settings)
+    """The trust region on the reduced objective, with exact steps or with steps from Krylov spaces."""
     theta, warm = start.theta, None if start.W is None else WarmStart(start.W)
     if state is not None:
         theta, warm = state["x"], warm_start_of(state)
-    method = TrustRegionMethod(TrustRegion(objective, builder, objective.start(theta, warm), start.radius), builder)
+    dense = pick_solver(settings.solver, problem, settings.eliminator, settings.dense)
+    method: TrustRegionMethod
+    if dense is not None:
+        objective = ReducedObjective(problem, settings.eliminator, make_assembler(problem, theta, dense))
+        rule = NielsenRule() if dense.damping else RadiusRule()
+        build = Dense(objective, bool(dense.geodesic))
+        region = TrustRegion(objective, build, objective.start(theta, warm), start.bound, rule)
+        method = DenseMethod(region, settings, bool(dense.geodesic))
+    else:
+        objective = ReducedObjective(problem, settings.eliminator)
+        region = TrustRegion(objective, KrylovWithinBudget(settings), objective.start(theta, warm), start.bound)
+        method = TrustRegionMethod(region, settings)
     if state is not None:
         method.resume(state)
     return method
@@ -217,14 +281,14 @@ def warm_start_of(state: State) -> WarmStart | None:
 
 def gauss_newton(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
     """The trust region on the full objective; the head is a variable, and eliminated only to have a first value."""
-    objective, builder = FullObjective(problem), KrylovWithinBudget(settings)
+    objective = FullObjective(problem)
     if state is not None:
         point = objective.at(state["x"], None)
     elif start.W is None:
         point = full_point(ReducedObjective(problem, settings.eliminator).start(start.theta, None))
     else:
         point = objective.at(torch.cat([start.theta, start.W.reshape(-1)]), None)
-    method = TrustRegionMethod(TrustRegion(objective, builder, point, start.radius), builder)
+    method = TrustRegionMethod(TrustRegion(objective, KrylovWithinBudget(settings), point, start.bound), settings)
     if state is not None:
         method.resume(state)
     return method

@@ -6,9 +6,8 @@ The features are the input of the head, flattened to rows: one a sample, or one 
 (linear layer on sequences). theta is every trainable parameter outside of the head, in the order of
 `model.named_parameters()`, as one float64 vector; the network computes in its own dtype.
 
-Derivatives come from the layers' own formulas (`gnvpro.linearize`) where all layers have one. Otherwise by automatic
-differentiation: J' u is a backward pass, and since J' u is linear in u, differentiating it once more along v gives J v
-for about the price of another.
+Derivatives come from the layers' own formulas (`gnvpro.linearize`) where all layers have one, otherwise by automatic
+differentiation (`gnvpro.autodiff`).
 
 This file counts the work: one unit is one pass, forward or backward, over all training samples.
 """
@@ -16,7 +15,7 @@ This file counts the work: one unit is one pass, forward or backward, over all t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,8 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gnvpro.autodiff import FeatureLinearization, linearize_by_autodiff
 from gnvpro.find_head import Anatomy
 from gnvpro.linearize import linearize
+from gnvpro.outer import Rows, factored_jacobian
 
 
 @dataclass
@@ -44,15 +45,6 @@ class WorkMeter:
     def work(self) -> float:
         """Work units so far."""
         return self.sample_passes / self.total_samples
-
-
-@dataclass(frozen=True)
-class FeatureLinearization:
-    """Features at one theta, and their Jacobian there, by chunks of samples."""
-
-    features: Tensor  # (rows, n_features), in the network's dtype
-    jvp: Callable[[Tensor], Tensor]
-    vjp: Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -203,13 +195,35 @@ class SeparableNetwork:
             pieces = d_features.to(self.dtype).split(sizes)
             return torch.stack([part.vjp(piece) for part, piece in zip(parts, pieces, strict=True)]).sum(0)
 
-        return FeatureLinearization(torch.cat([part.features for part in parts]), jvp, vjp)
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
+            self.meter.count(samples, seeds.shape[0])
+            start = 0
+            for part, size in zip(parts, sizes, strict=True):
+                for _, jacobians in part.jacobian(seeds[:, start : start + size].to(self.dtype)):
+                    yield slice(start, start + size), jacobians
+                start += size
+
+        return FeatureLinearization(torch.cat([part.features for part in parts]), jvp, vjp, jacobian)
+
+    def jacobian_obstacle(self, inputs: Tensor) -> str | None:
+        """Why the Jacobian of every sample is not to be had; None where it is."""
+        if len(self.anatomy.output_shape) != 1:
+            return "the head runs on many positions of a sample"
+        few, params = inputs[:2], self.split(self.theta())
+        try:
+            part = self._linearize_chunk(params, few)
+            list(part.jacobian(part.features.new_ones((1, len(few), self.n_features))))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            return f"torch.func.vmap cannot run the model ({str(error).splitlines()[0]})"
+        return None
 
     def _chunks(self, inputs: Tensor) -> Sequence[Tensor]:
         return inputs.split(self.chunk) if self.chunk else [inputs]
 
     def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
-        return self._by_layers(params, inputs) or self._by_autodiff(params, inputs)
+        return self._by_layers(params, inputs) or linearize_by_autodiff(
+            lambda p, x: self.rows(self._run(p, x)), params, inputs, self.split, self.join
+        )
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization | None:
         """The layers' own formulas; None where some layer has none."""
@@ -230,7 +244,11 @@ class SeparableNetwork:
             gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
             return self.join({prefix + name: value for name, value in gradients.items()})
 
-        return FeatureLinearization(self.rows(layers.output), jvp, vjp)
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
+            rows, _ = factored_jacobian(layers, seeds.reshape(len(seeds), *shape), False)
+            yield slice(None), {prefix + name: value for name, value in rows.items()}
+
+        return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
 
     @property
     def _body(self) -> tuple[nn.Module | None, str]:
@@ -239,45 +257,6 @@ class SeparableNetwork:
             return self.model.get_submodule(self.anatomy.body_name), self.anatomy.body_name + "."
         chain = _without_head(self.model, self.anatomy.head)
         return chain, ""
-
-    def _by_autodiff(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        variables = tuple(leaves.values())
-        with torch.enable_grad():
-            output = self._run(leaves, inputs)
-            rows = self.rows(output)
-        transposed: list[tuple[Tensor, tuple[Tensor, ...]]] = []
-
-        def pull_back(cotangent: Tensor, keep: bool) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(
-                rows,
-                variables,
-                cotangent,
-                retain_graph=True,
-                create_graph=keep,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-
-        def jvp(d_theta: Tensor) -> Tensor:
-            if not rows.requires_grad:
-                return torch.zeros_like(rows)
-            if not transposed:
-                with torch.enable_grad():
-                    dummy = torch.zeros_like(rows).requires_grad_()
-                    transposed.append((dummy, pull_back(dummy, True)))
-            dummy, pulled = transposed[0]
-            used = [(g, v) for g, v in zip(pulled, self.split(d_theta).values(), strict=True) if g.requires_grad]
-            if not used:
-                return torch.zeros_like(rows)
-            return torch.autograd.grad([g for g, _ in used], dummy, [v for _, v in used], retain_graph=True)[0]
-
-        def vjp(d_rows: Tensor) -> Tensor:
-            if not rows.requires_grad:
-                return self.join({})
-            return self.join(dict(zip(leaves, pull_back(d_rows, False), strict=True)))
-
-        return FeatureLinearization(rows.detach(), jvp, vjp)
 
     def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The head's input at these parameters."""

@@ -25,9 +25,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnvpro.assemble import Assembler, GaussNewton
+from gnvpro.autodiff import FeatureLinearization
 from gnvpro.head import Eliminator, HeadFit, WarmStart, with_ones
 from gnvpro.losses import Misfit
-from gnvpro.network import FeatureLinearization, SeparableNetwork
+from gnvpro.network import SeparableNetwork
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.penalties import BoundPenalty
 from gnvpro.reduced_jacobian import ReducedDerivatives
@@ -68,6 +70,7 @@ class ReducedPoint:
     Z: Tensor
     start: WarmStart | None  # where the elimination began
     fit: HeadFit | None  # None where the features, or their squares, are not finite
+    assembler: Assembler | None = None  # where the Gauss-Newton matrix is wanted as a matrix
 
     @property
     def theta(self) -> Tensor:
@@ -112,12 +115,20 @@ class ReducedPoint:
         return ReducedDerivatives(self.Z, problem.network.n_features, problem.misfit, self._fit, problem.head_penalty)
 
     @cached_property
+    def gauss_newton(self) -> GaussNewton:
+        """The Gauss-Newton matrix, and with it the gradient: as many backward passes as the head has features, or fewer."""
+        assert self.assembler is not None
+        return self.assembler(self.linearization, self._derivatives, self.problem.theta_penalty.hessian_mv(self.x))
+
+    @cached_property
     def _gradient(self) -> Tensor:
+        if self.assembler is not None:
+            return self.gauss_newton.gradient
         vjp = self.linearization.vjp(self._derivatives.feature_gradient())
         return vjp + self.problem.theta_penalty.hessian_mv(self.x)
 
     def gradient(self) -> Tensor:
-        """Its gradient: one backward pass, the first time."""
+        """Its gradient: one backward pass, the first time (none where it comes with the Gauss-Newton matrix)."""
         return self._gradient
 
     def curvature(self) -> LinearOperator:
@@ -145,6 +156,7 @@ class ReducedObjective:
 
     problem: Problem
     eliminator: Eliminator
+    assembler: Assembler | None = None
 
     @property
     def epsilon(self) -> float:
@@ -164,7 +176,7 @@ class ReducedObjective:
         if torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
             with problem.inner_clock():
                 fit = self.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
-        return ReducedPoint(problem, x, linearization, Z, start, fit)
+        return ReducedPoint(problem, x, linearization, Z, start, fit, self.assembler)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Run:
             self._tell(record, method)
             if self.on_iteration is not None:
                 self.on_iteration(record)
-        self.start = Start(method.point.theta, method.point.W, method.radius)
+        self.start = Start(method.point.theta, method.point.W, method.bound)
         return Status.RUNNING
 
     def _make_method(self, problem: Problem, settings: Settings) -> Method:
@@ -159,8 +159,7 @@ class Run:
         state, self._resumed = self._resumed, None
         counted = dataclasses.replace(self.meter)
         method = METHODS[self.plan.method](problem, self.start, settings, state)
-        if state is not None:
-            method.gradient_norm()  # what is built again, the gradient included, was counted before
+        if state is not None:  # what is built again was counted before
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
         elif self.cursor.sweep == self.cursor.batch == 0:
             if not math.isfinite(method.point.value):
@@ -169,10 +168,8 @@ class Run:
                     "scale the inputs or initialise the model with smaller parameters"
                 )
             self._keep(method)
-            affordable = self.meter.work + 1 <= sum(self.plan.budgets) and self.network.n_theta > 0
-            self._tell(
-                self._record(problem, method.point, method.gradient_norm() if affordable else None, None), method
-            )
+            gradient_norm = method.gradient_norm() if self.network.n_theta else None
+            self._tell(self._record(problem, method.point, gradient_norm, None), method)
         return method
 
     def _limit(self) -> float:
@@ -246,7 +243,8 @@ class Run:
             accuracy=problem.misfit.accuracy(point.outputs),
             validation_loss=self._scores[0],
             validation_accuracy=self._scores[1],
-            solver="krylov" if trial and trial.rank is not None else None,
+            solver=trial.solver if trial else None,
+            damping=trial.damping if trial else None,
             level=self.cursor.level,
             sweep=self.cursor.sweep if self.plan.in_batches and note is None else None,
             batch=self.cursor.batch if self.plan.in_batches and note is None else None,
@@ -287,7 +285,7 @@ class Run:
                 "identity": self.identity,
                 "cursor": dataclasses.asdict(self.cursor),
                 "method": method.state() if method else None,
-                "start": dataclasses.asdict(self.start) if self.start else None,
+                "start": {"theta": self.start.theta, "W": self.start.W} if self.start else None,
                 "theta": self.network.theta(),
                 "W": self.network.W(),
                 "best": dataclasses.asdict(self.best) if self.best else None,

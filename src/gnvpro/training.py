@@ -37,12 +37,13 @@ from gnvpro.losses import HalfSquaredError, Loss, get_loss
 from gnvpro.methods import Settings
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
+from gnvpro.objective import Problem
 from gnvpro.penalties import Tikhonov
 from gnvpro.plan import Data, Plan
 from gnvpro.run import METHODS, Run
+from gnvpro.solvers import SOLVERS, DenseSettings, pick_solver
 from gnvpro.status import Status
 
-SOLVERS = ("auto", "krylov")
 DENSE_HEAD = 1500  # entries of W up to which the inner Hessian is assembled
 SMALL_INPUTS = 200_000  # entries of the inputs up to which one thread is faster
 
@@ -78,6 +79,7 @@ def train(
     work: float | Sequence[float] = 600.0,
     iterations: int | None = None,
     solver: str = "auto",
+    dense: DenseSettings | None = None,
     max_rank: int = 20,
     rtol: float = 1e-2,
     batch_size: int | None = None,
@@ -112,7 +114,9 @@ def train(
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
             0 eliminates the head at the given theta and does nothing else.
         iterations: cap on the iterations, all levels and batches together.
-        solver: "krylov", the paper's, or "auto".
+        solver: of "gnvpro": "dense" takes exact steps from the whole Gauss-Newton matrix, for up to a few thousand
+            parameters; "krylov" the paper's steps; "auto" chooses by size, and the history tells what it chose.
+        dense: settings of the dense solver, for example `gnvpro.DenseSettings(memory=1e9)`.
         max_rank: largest Krylov space; it costs two work units a dimension.
         rtol: relative residual at which the Krylov space is large enough.
         batch_size: samples a batch. For "adam" and "nesterov" the usual mini-batches (default 32); for the other methods
@@ -146,6 +150,8 @@ def train(
     objective = get_loss(loss)
     default_penalty = 1e-10 if isinstance(objective, HalfSquaredError) else 1e-4
     check_choice("solver", solver, SOLVERS)
+    if solver == "dense" and method != "gnvpro":
+        raise ValueError(f"solver='dense' is a solver of method='gnvpro', got method={method!r}; leave solver out")
     stochastic_batch = 32 if batch_size is None else check_count("batch_size", batch_size, 1)
     plan = Plan(
         method=check_choice("method", method, METHODS),
@@ -182,7 +188,7 @@ def train(
 
     with evaluation_mode(model), suitable_threads(inputs.numel()):
         network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]))
-        plan.theta_penalty.bind(model, network.parameters)
+        penalty = plan.theta_penalty.bind(model, network.parameters)
         data = Data(inputs, check_targets("targets", targets, inputs, network, objective))
         held_out = None
         if validation is not None:
@@ -193,7 +199,12 @@ def train(
                 val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
             )
         eliminator = eliminator or default_eliminator(objective, network)
-        settings = Settings(eliminator, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf)
+        exact = dense or DenseSettings()
+        if solver == "dense":  # whether it can be used is told before any work
+            pick_solver(solver, Problem(network, inputs, data.misfit, penalty, plan.head_penalty), eliminator, exact)
+        settings = Settings(
+            eliminator, solver, exact, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf
+        )
         watchers = [*listeners, *([progress_listener()] if progress else [])]
         identity = run_identity(model, data, held_out, plan, settings, objective) if plan.checkpoint else {}
         run = Run(model, head, data, held_out, plan, settings, watchers, on_iteration, identity)
@@ -252,6 +263,8 @@ def run_identity(
             "learning_rate": settings.learning_rate,
             "keep": "best" if plan.keep_best else "last",
             "eliminator": repr(settings.eliminator),
+            "solver": settings.solver,
+            "dense": repr(settings.dense),
             "seed": settings.seed,
         },
     )

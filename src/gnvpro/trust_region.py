@@ -1,18 +1,18 @@
-"""The trust region: one loop for the head and for theta, one rule for the radius.
+"""The trust region: one loop for the head and for theta, one rule for the radius or the damping.
 
-At an accepted point a local model is built once. It answers one question, the step for a given radius, so a rejected
-trial shortens the radius and asks again:
+At an accepted point a local model is built once. It answers one question, the step for a given bound (a radius, or a
+damping: see `step_rules`), so a rejected trial tightens the bound and asks again:
 
-    step  = model.solve_within(radius)
+    step  = model.solve_within(radius), or model.solve_damped(damping)
     trial = objective.at(x + step)
     ratio = (actual reduction) / (predicted reduction)
-    accept when ratio > accept_above; shrink the radius below shrink_below, grow it above grow_above
+    accept when ratio > accept_above; the rule makes the next bound from the ratio
 
 Near a minimum both reductions drown in rounding error and their quotient means nothing. Both therefore get a term of
 the size of that error (Conn, Gould, Toint: Trust-Region Methods, sec. 17.4.2): the quotient tends to one there, and
 Newton's method goes on to the accuracy that its gradient, not its objective, can resolve.
 
-Legend: Delta -> radius, x -> theta or vec W, Phi -> value.
+Legend: Delta -> bound (of a RadiusRule), x -> theta or vec W, Phi -> value.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from gnvpro.operators import LinearOperator
 from gnvpro.status import Status
+from gnvpro.step_rules import Damping, LocalModel, RadiusRule, StepRule
 
 
 class Point(Protocol):
@@ -68,56 +69,15 @@ class Objective(Protocol[PointT]):
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step, its length, the reduction promised for it and the damping that gave it."""
-
-    d_x: Tensor
-    norm: float
-    predicted_reduction: float
-    damping: float
-
-
-class LocalModel(Protocol):
-    """A model of the objective around a point."""
-
-    @property
-    def rank(self) -> int:
-        """The dimension of the space its steps come from."""
-        ...
-
-    def solve_within(self, radius: float) -> Step:
-        """The best step it knows of length at most `radius`."""
-        ...
-
-
-@dataclass(frozen=True)
-class RadiusRule:
-    """When to accept, shrink and grow."""
-
-    accept_above: float = 1e-4
-    shrink_below: float = 0.25
-    grow_above: float = 0.75
-    shrink: float = 0.25
-    grow: float = 2.0
-
-    def update(self, radius: float, step_norm: float, ratio: float) -> float:
-        """The next radius. It shrinks from the step, not from the radius: a longer step was never tried."""
-        if not ratio >= self.shrink_below:  # also when the ratio is not a number
-            return self.shrink * step_norm
-        if ratio > self.grow_above and step_norm > 0.8 * radius:
-            return self.grow * step_norm
-        return radius
-
-
-@dataclass(frozen=True)
 class Iteration(Generic[PointT]):
     """What one trial did; `point` is the last accepted point after it."""
 
     point: PointT
     accepted: bool
     ratio: float
-    radius: float
+    bound: float | Damping  # that the trial was made with
     step_norm: float
+    damping: float
     rank: int
 
 
@@ -129,14 +89,14 @@ class TrustRegion(Generic[PointT]):
         objective: Objective[PointT],
         build_model: Callable[[PointT], LocalModel],
         point: PointT,
-        radius: float | None = None,
-        rule: RadiusRule | None = None,
+        bound: float | Damping | None = None,
+        rule: StepRule | None = None,
     ) -> None:
         self.objective = objective
         self.build_model = build_model
         self.point = point
-        self.radius = radius
-        self.rule = rule or RadiusRule()
+        self.bound = bound
+        self.rule: StepRule = rule or RadiusRule()
         self.status = Status.RUNNING
         self.model: LocalModel | None = None
         self.below_rounding = 0
@@ -151,8 +111,7 @@ class TrustRegion(Generic[PointT]):
         if self.model.rank == 0 and self.point.gradient().any():  # there is a way down, but no curvature to go by
             self.status = Status.NOT_FINITE
             return None
-        step = self.model.solve_within(math.inf if self.radius is None else self.radius)
-        radius = step.norm if self.radius is None else self.radius
+        step, bound = self.rule.propose(self.model, self.bound)
         x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
         if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
             self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
@@ -165,11 +124,11 @@ class TrustRegion(Generic[PointT]):
         trial = self.objective.at(x + step.d_x, self.point)
         ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
         accepted = math.isfinite(trial.value) and ratio > self.rule.accept_above
-        self.radius = self.rule.update(radius, step.norm, ratio if math.isfinite(trial.value) else math.nan)
+        self.bound = self.rule.update(bound, step.norm, ratio if math.isfinite(trial.value) else math.nan)
         rank = self.model.rank
         if accepted:
             self.point, self.model = trial, None
-        return Iteration(self.point, accepted, ratio, radius, step.norm, rank)
+        return Iteration(self.point, accepted, ratio, bound, step.norm, step.damping, rank)
 
 
 def minimize(

@@ -182,8 +182,8 @@ class FlowLinearization:
         g_in = pulled * self.opening_slope[:, None]
         rows["b_in"] = g_in
         if "K_in" in self.shapes:
-            rows["K_in"] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).view(-1, m, n)
-        d_inputs = (self.K_in.T @ g_in.view(width, -1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None
+            rows["K_in"] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).reshape(-1, m, n)
+        d_inputs = (self.K_in.T @ g_in.view(width, -1)).reshape(-1, m, n).permute(1, 2, 0) if want_inputs else None
         return {name: rows[name] for name in self.shapes}, d_inputs
 
 

@@ -31,6 +31,8 @@ class NeuralODE(Flow):
     torch.Size([4, 72])
     """
 
+    antisymmetric_parameters = ("K",)  # used only as K - K^T; see `gnvpro.directions`
+
     def __init__(
         self,
         n_inputs: int,

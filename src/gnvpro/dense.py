@@ -1,0 +1,204 @@
+"""The exact step: the Gauss-Newton matrix A of the reduced problem as a matrix, and every radius or damping from it.
+
+    solve_damped   (A + damping I) s = -g                          one Cholesky factorisation
+    solve_within   argmin g's + 1/2 s'A s,   |s| <= radius         one eigen-decomposition A = V diag(e) V' for all radii:
+                   s = -V (e + damping)^-1 V'g with damping the root of |s| = radius, or 0 where the step is inside
+
+A is positive semi-definite up to rounding. Directions in which its curvature is rounding error are not divided by. Where the
+least eigenvalue is truly negative and g has no part along its eigenvector, no damping gives a step as long as the radius
+(the hard case): the step at damping = -e_min is then lengthened along that eigenvector.
+
+A geodesic correction bends the step s along the curve on which the outputs move straight. With x_ss the second
+derivative of the outputs X and the head W along s, from one more forward pass at theta + h s,
+
+    J' x_ss = 2/h^2 [ J'(X(theta + h s) - X(theta)) - h J'J s ],        a = -(A + damping I)^-1 J' x_ss
+
+the step is s + a/2, unless 2 |a| > 0.75 |s|: then the curve bends too much for a parabola (Transtrum, Sethna, 2012).
+J'J here is A without the penalty on theta, in the metric of the loss's Hessian.
+
+Legend: Delta -> radius, lambda -> damping, h -> probe, alpha of Transtrum and Sethna -> limit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from gnvpro.assemble import GaussNewton
+from gnvpro.objective import ReducedObjective, ReducedPoint
+from gnvpro.step_rules import Step
+
+ROUNDING = 1e-14  # curvature below this share of the largest is rounding error
+
+
+class DenseModel:
+    """The local model with the whole matrix."""
+
+    def __init__(self, gauss_newton: GaussNewton) -> None:
+        self.matrix, self.directions = gauss_newton.matrix, gauss_newton.directions
+        self.gradient = self.directions.reduce(gauss_newton.gradient)
+        self._factor: tuple[float, Tensor] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space its steps come from: all directions that matter."""
+        return self.directions.count
+
+    @cached_property
+    def scale(self) -> float:
+        """The largest entry on the diagonal."""
+        return float(self.matrix.diagonal().max())
+
+    @property
+    def first_radius(self) -> float:
+        """The length of a safely damped step: the model's own minimum may be as far away as the matrix is singular."""
+        return self.solve_damped(1e-3 * self.scale).norm
+
+    def solve_damped(self, damping: float) -> Step:
+        """The step for this damping, or for the least power of ten above that leaves the matrix positive definite."""
+        damping = self._factorize(damping)
+        return self._step(self.solve(-self.gradient, damping), damping)
+
+    def solve(self, rhs: Tensor, damping: float) -> Tensor:
+        """(A + damping I)^-1 rhs, with the factorisation at hand."""
+        if self._factor is not None and self._factor[0] == damping:
+            return torch.cholesky_solve(rhs[:, None], self._factor[1])[:, 0]
+        e, V = self._eigen
+        return V @ _divide(V.T @ rhs, e + damping, ROUNDING * float(e.abs().max()))
+
+    def solve_within(self, radius: float) -> Step:
+        """The best step of length at most `radius`."""
+        e, V = self._eigen
+        b = -(V.T @ self.gradient)
+        y, damping = _within(e, b, radius)
+        return self._step(V @ y, damping)
+
+    def _step(self, y: Tensor, damping: float) -> Step:
+        predicted = -(self.gradient @ y + 0.5 * (y @ (self.matrix @ y)))
+        return Step(self.directions.expand(y), float(torch.linalg.vector_norm(y)), float(predicted), damping)
+
+    def _factorize(self, damping: float) -> float:
+        damped = self.matrix.clone()
+        diagonal = damped.diagonal()
+        diagonal.add_(damping)
+        while True:
+            factor, info = torch.linalg.cholesky_ex(damped)
+            if not info.item() or not math.isfinite(damping):
+                self._factor = (damping, factor)
+                return damping
+            more = max(10 * damping, ROUNDING * self.scale)
+            diagonal.add_(more - damping)
+            damping = more
+
+    @cached_property
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        return torch.linalg.eigh(self.matrix)
+
+
+def _divide(b: Tensor, denominator: Tensor, least: float) -> Tensor:
+    """b / denominator, and zero where the denominator is not above `least`."""
+    return torch.where(denominator > least, b / denominator, 0.0)
+
+
+def _within(e: Tensor, b: Tensor, radius: float) -> tuple[Tensor, float]:
+    """The minimiser of y'diag(e)y/2 - b'y within the radius, for ascending e, and its damping."""
+    cut = ROUNDING * float(e.abs().max())
+    least = float(e[0])
+    lower = -least if least < -cut else 0.0
+    y = _divide(b, e + lower, cut)
+    if float(torch.linalg.vector_norm(y)) <= radius:
+        singular = e + lower <= cut
+        if lower > 0.0 and float(torch.linalg.vector_norm(b[singular])) <= 1e-12 * float(torch.linalg.vector_norm(b)):
+            y = y.clone()  # the hard case: go on to the boundary, where the curvature is negative
+            y[0] = math.sqrt(max(radius**2 - float(y.square().sum()), 0.0))
+            return y, lower
+        if lower == 0.0:
+            return y, 0.0
+    kept = torch.where((e + lower > cut) | (lower > 0.0), b, 0.0)
+
+    def gap(damping: float) -> float:
+        return 1.0 / radius - 1.0 / float(torch.linalg.vector_norm(_divide(kept, e + damping, 0.0)))
+
+    # |y| <= |b| / (least + damping), so here the step is inside for certain
+    upper = max(float(torch.linalg.vector_norm(kept)) / radius - least, lower) * (1 + 1e-12) + 1e-300
+    start = lower + 1e-15 * (upper - lower) if lower > 0.0 else 0.0
+    damping = float(brentq(gap, start, upper, xtol=1e-300, rtol=1e-14, maxiter=500))
+    y = _divide(kept, e + damping, 0.0)
+    return y * (radius / float(torch.linalg.vector_norm(y))), damping
+
+
+@dataclass(frozen=True)
+class Geodesic:
+    """A dense model whose steps are bent along the geodesic: one more forward pass for each."""
+
+    objective: ReducedObjective
+    point: ReducedPoint
+    model: DenseModel
+    probe: float = 0.1
+    limit: float = 0.75
+
+    @property
+    def rank(self) -> int:
+        """The rank of the model."""
+        return self.model.rank
+
+    @property
+    def scale(self) -> float:
+        """The scale of the model."""
+        return self.model.scale
+
+    @property
+    def first_radius(self) -> float:
+        """That of the model."""
+        return self.model.first_radius
+
+    def solve_within(self, radius: float) -> Step:
+        """The step within the radius, bent; its length is told before bending."""
+        return self.bend(self.model.solve_within(radius))
+
+    def solve_damped(self, damping: float) -> Step:
+        """The step for the damping, bent."""
+        return self.bend(self.model.solve_damped(damping))
+
+    def bend(self, step: Step) -> Step:
+        """The step with half its acceleration added, where that is short enough to be trusted."""
+        acceleration = self.acceleration(step)
+        if acceleration is None:
+            return step
+        length = float(torch.linalg.vector_norm(acceleration))
+        if not 2 * length <= self.limit * step.norm:
+            return step
+        return replace(step, d_x=step.d_x + 0.5 * acceleration)
+
+    def acceleration(self, step: Step) -> Tensor | None:
+        """a; None where the probe is not finite."""
+        if step.norm == 0.0 or not math.isfinite(step.norm):
+            return None
+        point, h = self.point, self.probe
+        probe = self.objective.at(point.x + h * step.d_x, point)
+        if not math.isfinite(probe.value):
+            return None
+        local, reduce = point.gauss_newton, self.model.directions.reduce
+        change = reduce(local.pull_back(probe.outputs - point.outputs, probe.W - point.W))
+        y = reduce(step.d_x)
+        straight = local.matrix @ y - local.penalty @ y
+        second = (2 / h**2) * (change - h * straight)
+        return self.model.directions.expand(-self.model.solve(second, step.damping))
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Builds a `DenseModel` of the reduced objective at a point, with a geodesic correction or without."""
+
+    objective: ReducedObjective
+    geodesic: bool
+
+    def __call__(self, point: ReducedPoint) -> DenseModel | Geodesic:
+        """The model at a point."""
+        model = DenseModel(point.gauss_newton)
+        return Geodesic(self.objective, point, model) if self.geodesic else model

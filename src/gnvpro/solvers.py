@@ -1,0 +1,118 @@
+"""Which solver takes the steps of GNvpro, from sizes alone: the whole matrix where it is cheap enough, else Krylov spaces.
+
+With n samples, m = min(n_targets, n_features) rows a sample (n_features with the residual's coupling) and q directions,
+
+    flops of an iteration    n m q^2 + q^3 / 3                  squaring the Jacobian, one Cholesky factorisation
+    bytes held at once       4 matrices of q^2, and the Jacobian rows of one chunk of samples, 2 m q each
+
+The dense step is worth far more than a Krylov step wherever it can be had (on the paper's CDR problem a fifth of the error at
+the same work, and at the same seconds), so `auto` takes it up to a flat limit of about ten seconds an iteration on one core.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gnvpro.assemble import Assembler
+from gnvpro.directions import choose, moving_directions
+from gnvpro.head import Eliminator
+from gnvpro.losses import Misfit
+from gnvpro.newton import NewtonKrylov
+from gnvpro.objective import Problem
+
+SOLVERS = ("auto", "dense", "krylov")
+MOST_DIRECTIONS = 3000
+MOST_FLOPS = 5e11
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """The switches of the dense solver, at their measured defaults."""
+
+    damping: bool = True  # Nielsen's damping; else a radius
+    geodesic: bool | None = None  # the geodesic correction; by default for least squares only
+    full: bool | None = (
+        None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
+    )
+    memory: float | None = None  # bytes; an eighth of the machine's by default
+
+    def resolved(self, misfit: Misfit) -> DenseSettings:
+        """With the defaults that depend on the loss filled in."""
+        # For cross-entropy the probe costs an inner solve as well and gained nothing on the ellipse; the residual's
+        # coupling decided there between .035 and .0001. For least squares it costs twice the time and gains nothing.
+        return replace(
+            self,
+            geodesic=misfit.isotropic if self.geodesic is None else self.geodesic,
+            full=not misfit.isotropic if self.full is None else self.full,
+        )
+
+    @property
+    def bytes(self) -> float:
+        """The memory budget."""
+        return machine_memory() / 8 if self.memory is None else self.memory
+
+
+def machine_memory() -> float:
+    """Bytes of physical memory: all of it, since what is free differs from run to run, and with it the chunks."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return 8e9
+
+
+def seeds_for(problem: Problem, settings: DenseSettings) -> int:
+    """Backward passes for the rows of the Jacobian."""
+    network = problem.network
+    return network.n_features if settings.full else min(network.n_features, network.n_targets)
+
+
+def rows_that_fit(problem: Problem, settings: DenseSettings, directions: int) -> int:
+    """Samples whose Jacobian rows, as made and as gathered, fit beside the matrices."""
+    network = problem.network
+    each = 8 * seeds_for(problem, settings) * (network.n_theta + (2 if settings.full else 1) * directions)
+    return int((settings.bytes - 4 * 8 * directions**2) // each)
+
+
+def obstacle(problem: Problem, settings: DenseSettings) -> str | None:
+    """Why the dense solver cannot be used here; None where it can."""
+    network = problem.network
+    directions = moving_directions(network.model, network.parameters, problem.inputs.device).count
+    if rows_that_fit(problem, settings, directions) < 1:
+        return f"its matrices of {directions} x {directions} do not fit into {settings.bytes:.3g} bytes"
+    return network.jacobian_obstacle(problem.inputs)
+
+
+def choose_solver(problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> str:
+    """What `auto` stands for."""
+    network = problem.network
+    q = moving_directions(network.model, network.parameters, problem.inputs.device).count
+    flops = problem.inputs.shape[0] * seeds_for(problem, settings) * q**2 + q**3 / 3
+    small = 0 < q <= MOST_DIRECTIONS and flops <= MOST_FLOPS and not isinstance(eliminator, NewtonKrylov)
+    return "dense" if small and obstacle(problem, settings) is None else "krylov"
+
+
+def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> DenseSettings | None:
+    """The settings of the dense solver where it is asked for or best; None for Krylov spaces."""
+    settings = settings.resolved(problem.misfit)
+    if solver == "dense":
+        trouble = obstacle(problem, settings)
+        if trouble is not None:
+            raise ValueError(f"solver='dense' cannot be used: {trouble}; use solver='krylov' or 'auto'")
+        return settings
+    return settings if solver == "auto" and choose_solver(problem, eliminator, settings) == "dense" else None
+
+
+def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> Assembler:
+    """What assembles the Gauss-Newton matrices of a problem; sets the network's chunks to what the memory holds."""
+    network, n = problem.network, problem.network.n_theta
+    units = torch.eye(n, dtype=torch.float64, device=theta.device)
+    penalty = torch.stack([problem.theta_penalty.hessian_mv(unit) for unit in units]) if n else units
+    directions = choose(network.model, network.parameters, theta, penalty)
+    rows = max(1, rows_that_fit(problem, settings, directions.count))
+    network.chunk = min(rows, network.chunk or rows)
+    inside = directions.reduce(directions.reduce(penalty).T)
+    return Assembler(directions, inside, bool(settings.full), int(settings.bytes / 2))

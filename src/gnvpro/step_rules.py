@@ -1,0 +1,128 @@
+"""How far the next trial may go: the rules that set the radius or the damping of the loop in `trust_region`.
+
+A rule is a pure function of what a trial showed, ratio = actual / predicted reduction:
+
+    RadiusRule    |step| <= radius.     Shrink to a quarter of the step below 0.25; double it above 0.75 at the boundary.
+    NielsenRule   (A + damping I) step = -gradient.
+                  ratio > 0    damping <- damping max(1/3, 1 - (2 ratio - 1)^3),    growth <- 2
+                  else         damping <- damping growth,                           growth <- 2 growth
+                  from damping = 1e-3 max diag A    (H. B. Nielsen, Damping parameter in Marquardt's method, 1999)
+
+Legend: Delta -> radius, lambda -> damping, nu -> growth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step, its length, the reduction promised for it and the damping that gave it."""
+
+    d_x: Tensor
+    norm: float
+    predicted_reduction: float
+    damping: float
+
+
+class LocalModel(Protocol):
+    """A model of the objective around a point."""
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space its steps come from."""
+        ...
+
+    @property
+    def first_radius(self) -> float:
+        """The radius to begin with where none is known; infinite for the model's own minimum."""
+        ...
+
+    def solve_within(self, radius: float) -> Step:
+        """The best step it knows of length at most `radius`."""
+        ...
+
+
+class DampedModel(LocalModel, Protocol):
+    """A model that also solves for a given damping."""
+
+    @property
+    def scale(self) -> float:
+        """The largest entry on the diagonal of its matrix."""
+        ...
+
+    def solve_damped(self, damping: float) -> Step:
+        """The step for this damping, or for the least damping above that leaves the matrix positive definite."""
+        ...
+
+
+class StepRule(Protocol):
+    """Bounds the steps of the loop; the bound is the rule's own, and all it remembers."""
+
+    @property
+    def accept_above(self) -> float:
+        """The ratio above which a trial is accepted."""
+        ...
+
+    def propose(self, model: Any, bound: Any) -> tuple[Step, Any]:
+        """The step that the bound allows, and the bound in use; at the start there is none."""
+        ...
+
+    def update(self, bound: Any, step_norm: float, ratio: float) -> Any:
+        """The next bound; the ratio is not a number where the trial was not finite."""
+        ...
+
+
+@dataclass(frozen=True)
+class RadiusRule:
+    """When to accept, shrink and grow."""
+
+    accept_above: float = 1e-4
+    shrink_below: float = 0.25
+    grow_above: float = 0.75
+    shrink: float = 0.25
+    grow: float = 2.0
+
+    def propose(self, model: LocalModel, bound: float | None) -> tuple[Step, float]:
+        """The step within the radius; the first one says what the radius is."""
+        step = model.solve_within(model.first_radius if bound is None else bound)
+        return step, step.norm if bound is None else bound
+
+    def update(self, bound: float, step_norm: float, ratio: float) -> float:
+        """The next radius. It shrinks from the step, not from the radius: a longer step was never tried."""
+        if not ratio >= self.shrink_below:  # also when the ratio is not a number
+            return self.shrink * step_norm
+        if ratio > self.grow_above and step_norm > 0.8 * bound:
+            return self.grow * step_norm
+        return bound
+
+
+class Damping(NamedTuple):
+    """The bound of `NielsenRule`."""
+
+    damping: float
+    growth: float = 2.0
+
+
+@dataclass(frozen=True)
+class NielsenRule:
+    """Damping by the gain ratio."""
+
+    accept_above: float = 1e-4
+    first: float = 1e-3  # damping to begin with, relative to the model's scale
+
+    def propose(self, model: DampedModel, bound: Damping | None) -> tuple[Step, Damping]:
+        """The step for the damping."""
+        bound = bound or Damping(self.first * model.scale)
+        step = model.solve_damped(bound.damping)
+        return step, Damping(step.damping, bound.growth)
+
+    def update(self, bound: Damping, step_norm: float, ratio: float) -> Damping:
+        """The next damping."""
+        if ratio > self.accept_above:
+            return Damping(bound.damping * max(1 / 3, 1 - (2 * min(ratio, 1.0) - 1) ** 3))
+        return Damping(bound.damping * bound.growth, 2 * bound.growth)
