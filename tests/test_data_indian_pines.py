@@ -96,8 +96,8 @@ def test_without_any_copy_the_error_says_what_to_put_where(tmp_path, monkeypatch
 
 
 def test_bad_files_are_refused_with_the_reason(folder):
+    savemat(folder / "Indian_pines_corrected.mat", {"indian_pines_corrected": fake_cube(200)})
     with pytest.raises(FileNotFoundError, match=r"Indian_pines_gt\.mat is not in"):
-        savemat(folder / "Indian_pines_corrected.mat", {"indian_pines_corrected": fake_cube(200)})
         indian_pines.read(folder.parent)
     write(folder, key="something")
     with pytest.raises(ValueError, match="should hold 'indian_pines_corrected', got \\['something'\\]"):

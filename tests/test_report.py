@@ -16,6 +16,7 @@ from gnvpro.experiments.numbers import score, seconds
 from gnvpro.experiments.paper_numbers import PAPER
 from gnvpro.experiments.report import write_report
 from gnvpro.experiments.run import Order, run
+from gnvpro.experiments.saved import find
 from small_experiments import make_small
 
 SETS = ("train", "validation", "test")
@@ -166,15 +167,21 @@ def copy_of(runs, tmp_path):
         ("history.csv", "a,b\n1,2\n", "history.csv is empty or no history"),
     ],
 )
-def test_what_is_not_whole_is_named_and_the_rest_reported(runs, tmp_path, file, content, message):
+def test_what_is_not_whole_is_named_and_the_rest_found(runs, tmp_path, file, content, message):
     folder = copy_of(runs, tmp_path)
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_text(content)
+    whole, problems = find(tmp_path)
+    assert [found.method for found in whole] == ["gauss-newton"]
+    assert [problem for problem in problems if problem.startswith("ellipse/gnvpro-seed0: ") and message in problem]
+
+
+def test_the_page_and_the_command_name_what_was_left_out(runs, tmp_path):
+    (copy_of(runs, tmp_path) / "metrics.json").unlink()
     result = report(tmp_path)
     assert result.exit_code == 0, result.output
-    assert "left out: ellipse/gnvpro-seed0: " in result.output
-    assert message in result.output.replace("\n", " ")
+    assert "left out: ellipse/gnvpro-seed0: it is not finished" in result.output
     text = (tmp_path / "report" / "index.html").read_text()
     assert [row[0] for row in rows_of(text, "ellipse")] == ["Gauss-Newton"]
     assert "ellipse/gnvpro-seed0" in text

@@ -65,10 +65,10 @@ def distribution_figure(runs: list[SavedRun]) -> Figure | None:
     bottom = np.zeros(len(names))
     for name in SETS:
         counts = np.bincount(runs[0].arrays[f"labels_{name}"], minlength=len(names))
-        axes.bar(range(len(names)), counts, bottom=bottom, color=SET_COLOURS[name], label=f"{name} ({counts.sum()})")
+        label = f"{name} ({counts.sum()})"
+        bars = axes.bar(range(len(names)), counts, bottom=bottom, color=SET_COLOURS[name], label=label)
         bottom += counts
-    for place, total in enumerate(bottom):
-        axes.text(place, total + 15, f"{total:.0f}", ha="center", fontsize=7)
+    axes.bar_label(bars, [f"{total:.0f}" for total in bottom], fontsize=7, padding=1)
     axes.set(ylabel="pixels", xticks=range(len(names)))
     axes.set_xticklabels([f"{k}  {name}" for k, name in enumerate(names, 1)], rotation=60, ha="right", fontsize=8)
     axes.legend(frameon=False)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import json
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.figures import Captioned, figures_of
@@ -20,9 +19,6 @@ from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, 
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
 from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
 from gnvpro.experiments.style import COLOURS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LONGEST = 400  # points of a curve on the page
 
@@ -35,10 +31,10 @@ def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
     for name, group in by_experiment(runs).items():
         figures = figures_of(name, group)
         for captioned in figures:
-            for suffix in ("png", "pdf"):
-                captioned.figure.savefig(out / f"{name}-{captioned.name}.{suffix}")
+            captioned.figure.savefig(out / f"{name}-{captioned.name}.png")
+            captioned.figure.savefig(out / f"{name}-{captioned.name}.pdf")
         data[name] = [curve_data(run, group) for run in standard(group)]
-        sections.append(section(name, group, figures))
+        sections.append(section(name, group, figures, out))
     page = out / "index.html"
     page.write_text(fill(sections, data, problems), encoding="utf-8")
     return page, problems
@@ -64,12 +60,12 @@ def fill(sections: list[str], data: dict[str, Any], problems: list[str]) -> str:
 PAGE_FILES = ("report.html", "report.css", "report.js")
 
 
-def section(name: str, runs: list[SavedRun], figures: list[Captioned]) -> str:
+def section(name: str, runs: list[SavedRun], figures: list[Captioned], out: Path) -> str:
     """All about one experiment."""
     experiment = EXPERIMENTS[name]
     sources = sorted({str(run.metrics["data"]) for run in runs})
     # The convergence figure is for print; on the page the same curves can be asked.
-    pictures = "".join(picture(name, captioned) for captioned in figures if captioned.name != "convergence")
+    pictures = "".join(picture(name, captioned, out) for captioned in figures if captioned.name != "convergence")
     plots = f'<div class="plots" data-experiment="{name}"></div>' if standard(runs) else ""
     return (
         f'<section id="{name}"><h2>{html.escape(experiment.title)}</h2>'
@@ -131,20 +127,14 @@ def run_name(run: SavedRun) -> str:
     return f"{title(run.method)}, {run.config['settings']}{tuned}, seed {run.seed}"
 
 
-def picture(name: str, captioned: Captioned) -> str:
+def picture(name: str, captioned: Captioned, out: Path) -> str:
     """A figure, inside the page."""
+    content = base64.b64encode((out / f"{name}-{captioned.name}.png").read_bytes()).decode()
     alt = html.escape(captioned.caption)
     return (
-        f'<figure><img src="data:image/png;base64,{encoded(captioned.figure)}" alt="{alt}">'
+        f'<figure><img src="data:image/png;base64,{content}" alt="{alt}">'
         f"<figcaption>{alt} <small>({name}-{captioned.name}.png, .pdf)</small></figcaption></figure>"
     )
-
-
-def encoded(figure: Figure) -> str:
-    """A figure as PNG in base64."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
