@@ -196,6 +196,14 @@ def test_figures_that_lack_their_arrays_are_left_out(runs, tmp_path):
     assert (tmp_path / "report" / "ellipse-convergence.png").exists()
 
 
+def test_a_figure_whose_arrays_are_cut_is_named(runs, tmp_path):
+    path = copy_of(runs, tmp_path) / "snapshots.npz"
+    path.write_bytes(path.read_bytes()[:100])
+    _, problems = write_report(tmp_path, tmp_path / "report")
+    assert len(problems) == 1
+    assert problems[0].startswith("figure ellipse-features: ")
+
+
 # -- in a browser
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from gnvpro.data.extras import need
 from gnvpro.experiments import classification_figures as classes
@@ -77,9 +78,9 @@ ALSO: dict[str, tuple[tuple[str, str, Draw], ...]] = {
 }
 
 
-def figures_of(experiment: str, runs: list[SavedRun]) -> list[Captioned]:
-    """All figures that the saved runs of one experiment allow."""
-    made = []
+def figures_of(experiment: str, runs: list[SavedRun]) -> tuple[list[Captioned], list[str]]:
+    """All figures that the saved runs of one experiment allow, and a sentence for each that could not be drawn."""
+    made, problems = [], []
     if standard(runs):
         caption = (
             "Objective on the training set (solid) and loss on the validation set (dashed) against work and time; "
@@ -87,14 +88,18 @@ def figures_of(experiment: str, runs: list[SavedRun]) -> list[Captioned]:
         )
         made.append(Captioned("convergence", caption, convergence_figure(standard(runs))))
         for name, text, draw in ALSO[experiment]:
-            figure = draw(first_of_each(runs))
+            try:
+                figure = draw(first_of_each(runs))
+            except (ArithmeticError, LookupError, OSError, ValueError, BadZipFile) as error:  # arrays cut or altered
+                problems.append(f"figure {experiment}-{name}: {type(error).__name__}: {error}")
+                continue
             if figure is not None:
                 made.append(Captioned(name, text, figure))
     tuning = tuning_figure(runs)
     if tuning is not None:
         text = "Tuning: one panel for each value tried, beside the standard setting; training solid, validation dashed."
         made.append(Captioned("tuning", text, tuning))
-    return made
+    return made, problems
 
 
 def convergence_figure(runs: list[SavedRun]) -> Figure:

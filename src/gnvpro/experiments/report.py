@@ -29,7 +29,8 @@ def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
     out.mkdir(parents=True, exist_ok=True)
     sections, data = [], {}
     for name, group in by_experiment(runs).items():
-        figures = figures_of(name, group)
+        figures, undrawn = figures_of(name, group)
+        problems += undrawn
         for captioned in figures:
             captioned.figure.savefig(out / f"{name}-{captioned.name}.png")
             captioned.figure.savefig(out / f"{name}-{captioned.name}.pdf")

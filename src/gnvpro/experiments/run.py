@@ -113,7 +113,7 @@ def plan(order: Order) -> list[Job]:
                 "experiment": experiment.name,
                 "method": method,
                 "seed": seed,
-                "settings": "paper" if order.paper else "recommended",
+                "settings": ("paper" if order.paper else "recommended") + (f", {order.solver}" if order.solver else ""),
                 "variant": order.variant(),
                 "loss": experiment.loss,
                 **as_json(settings, method),
