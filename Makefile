@@ -7,7 +7,9 @@ READY  := $(VENV)/.ready
 .PHONY: demo test lint types tests format clean
 
 demo: $(READY)
-	$(BIN)/python examples/ellipse.py
+	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
+	$(BIN)/gnvpro run cdr --method gnvpro --method adam --work 60 --out runs/demo --overwrite
+	$(BIN)/gnvpro report runs/demo
 
 test: lint types tests
 

@@ -26,14 +26,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
 import torch
 from torch import Tensor
 
 import gnvpro
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from gnvpro.data import Split, ellipse
+from gnvpro.experiments.feature_figures import Row, ellipse_figure
 
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)  # the arrays are small: a second thread costs more than it brings
@@ -47,12 +45,9 @@ METHODS = {"gauss-newton": "Gauss-Newton", "gnvpro": "GNvpro"}
 
 
 # %%
-def ellipse(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points and labels: even ones inside the ellipse (0), odd ones outside (1)."""
-    labels = torch.arange(samples) % 2
-    angle = 2 * math.pi * torch.rand(samples, generator=generator)
-    radius = labels + torch.rand(samples, generator=generator)
-    return torch.stack([radius * angle.cos(), 0.4 * radius * angle.sin()], dim=1), labels
+def draw(seed: int) -> Split:
+    """Points and labels, 0 inside the ellipse and 1 outside: 5000 to train, 1000 to validate, 8000 to test."""
+    return ellipse.load(seed=seed)
 
 
 # %% [markdown]
@@ -72,8 +67,8 @@ class Run:
 
 def compare(seed: int) -> tuple[tuple[Tensor, Tensor], dict[str, Run]]:
     """The training set, and a run of each method from the same start."""
-    generator = torch.Generator().manual_seed(seed)
-    train, validation, test = (ellipse(samples, generator) for samples in (5000, 1000, 8000))
+    data = draw(seed)
+    train, validation, test = data.train, data.validation, data.test
     torch.manual_seed(seed)
     start = gnvpro.networks.MLP(2, [4, 4, 2], n_outputs=1)
     runs = {}
@@ -159,60 +154,21 @@ assert work_until(with_varpro.result.history, 0.99) < work_until(without.result.
 # panel is scaled to its features.
 
 # %%
-POINTS = {0: "#0072B2", 1: "#D55E00"}  # told apart by every kind of colour vision, and by their brightness
-SHADES = ["#cfe3f1", "#fadfc9"]
-BUDGETS = [0, 30, 60, 120, 500]
 SHOWN = 2000  # points
 
 
-def scatter(axes: plt.Axes, points: Tensor, labels: Tensor, size: float) -> None:
-    """Both classes, in the order of the samples so that neither covers the other."""
-    colours = [POINTS[int(label)] for label in labels]
-    axes.scatter(*points.T.numpy(), s=size, c=colours, linewidths=0, alpha=0.8, rasterized=True, zorder=2)
+@torch.no_grad()
+def figure_row(title: str, run: Run) -> Row:
+    """Features and head at every iteration."""
+    features = [model[:-1](data[0][:SHOWN]).numpy() for model in run.models]
+    heads = [torch.cat([model[-1].weight[0], model[-1].bias]).numpy() for model in run.models]
+    history = run.result.history
+    iterations, work, accuracy = map(history.column, ("iteration", "work", "accuracy"))
+    return Row(title, iterations, features, heads, work, accuracy)
 
 
-def window(values: Tensor) -> tuple[float, float]:
-    """Limits of an axis that leave a margin around the values."""
-    low, high = values.min().item(), values.max().item()
-    return low - 0.12 * (high - low), high + 0.12 * (high - low)
-
-
-def shade(axes: plt.Axes, W: Tensor) -> None:
-    """The half planes on either side of the line w_1 z_1 + w_2 z_2 + w_3 = 0."""
-    z1, z2 = torch.meshgrid(torch.linspace(*axes.get_xlim(), 200), torch.linspace(*axes.get_ylim(), 200), indexing="xy")
-    logits = W[0] * z1 + W[1] * z2 + W[2]
-    axes.contourf(z1, z2, logits, levels=[-math.inf, 0, math.inf], colors=SHADES, zorder=0)
-    axes.contour(z1, z2, logits, levels=[0], colors="black", linewidths=1.2, zorder=3)
-
-
-plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "axes.linewidth": 0.6, "savefig.dpi": 140})
-figure = plt.figure(figsize=(12, 4.3), layout="constrained")
-figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
-left, right = figure.subfigures(1, 2, width_ratios=[1, 3.6])
-axes = left.subplots(1, 1)
-scatter(axes, data[0][:SHOWN], data[1][:SHOWN], 4)
-axes.set(title="data", xlabel="$y_1$", ylabel="$y_2$", aspect="equal", xlim=(-2.1, 2.1), ylim=(-1.15, 1.15))
-handles = [plt.Line2D([], [], marker="o", ls="", ms=4, color=POINTS[k]) for k in POINTS]
-handles.append(plt.Line2D([], [], color="black", lw=1.2))
-names = ["inside the ellipse", "outside", "separating line $W$"]
-axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -0.28), frameon=False)
-panels = right.subplots(2, len(BUDGETS))
-for axes_row, (method, run) in zip(panels, runs.items(), strict=True):
-    axes_row[0].set_ylabel(f"{METHODS[method]}\n\n$F_2$", fontsize=9)
-    for axes, budget in zip(axes_row, BUDGETS, strict=True):
-        # The start is shown although its gradient has cost a work unit.
-        record = [r for r in run.result.history if r.work <= budget or r.iteration == 0][-1]
-        model = run.models[record.iteration]
-        with torch.no_grad():
-            features = model[:-1](data[0][:SHOWN])
-        axes.set(xlim=window(features[:, 0]), ylim=window(features[:, 1]), box_aspect=1)
-        scatter(axes, features, data[1][:SHOWN], 3)
-        shade(axes, torch.cat([model[-1].weight.detach()[0], model[-1].bias.detach()]))
-        when = "start" if record.iteration == 0 else f"iteration {record.iteration}, {record.work:.0f} WU"
-        axes.set_title(f"{when}\naccuracy {100 * record.accuracy:.2f} %")
-        axes.locator_params(nbins=3)
-        axes.set_xlabel("$F_1$", labelpad=1)
-
+rows = [figure_row(METHODS[method], run) for method, run in runs.items()]
+figure = ellipse_figure(data[0][:SHOWN].numpy(), data[1][:SHOWN].numpy(), rows)
 folder = Path("runs/demo")
 folder.mkdir(parents=True, exist_ok=True)
 for suffix in ("png", "pdf"):

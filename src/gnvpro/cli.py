@@ -32,9 +32,78 @@ Out = Annotated[Path | None, typer.Option(help="Write the set (.npz), or with --
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the problem and one sample of it instead of making the set.")]
 
 
-@app.callback()
-def root() -> None:
-    """Keep `data` a subcommand even while it is the only one."""
+@app.command("list")
+def list_experiments() -> None:
+    """The experiments, their methods and budgets."""
+    from .experiments.terminal import catalogue_table
+
+    catalogue_table()
+
+
+@app.command("run")
+def run_experiment(
+    name: Annotated[str, typer.Argument(help="Which experiment: see gnvpro list.")],
+    method: Annotated[list[str] | None, typer.Option(help="Which method; may be repeated. All if not given.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Of data, weights and batches; may be repeated.")] = None,
+    work: Annotated[float | None, typer.Option(help="Budget of each run in work units, instead of its own.")] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where runs were interrupted; keep finished ones.")
+    ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The settings the paper states, with its Krylov solver.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
+    solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
+    theta_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on theta.")] = None,
+    head_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on the head.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="For tuning: of ADAM and Nesterov.")] = None,
+    max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest Krylov space.")] = None,
+) -> None:
+    """Train an experiment of the paper by each of its methods, and compare with the paper's numbers."""
+    with one_line_errors():
+        from .experiments.run import Order, run
+        from .experiments.terminal import results_table
+
+        order = Order(
+            name,
+            tuple(method or ()),
+            tuple(seed or (0,)),
+            work,
+            data_dir,
+            out,
+            paper,
+            resume,
+            overwrite,
+            solver,
+            theta_penalty,
+            head_penalty,
+            learning_rate,
+            max_rank,
+        )
+        try:
+            results = run(order, tell=typer.echo, progress=True)
+        except KeyboardInterrupt:
+            typer.echo("gnvpro: interrupted; the same command with --resume goes on", err=True)
+            raise
+        results_table(results)
+        typer.echo(f"{out / name}; show it with: gnvpro report {out}")
+
+
+@app.command("report")
+def make_report(
+    directory: Annotated[Path, typer.Argument(help="What was given to gnvpro run as --out.")],
+    out: Annotated[Path | None, typer.Option(help="Where the page is written; DIRECTORY/report if not given.")] = None,
+) -> None:
+    """One page and figures from the runs saved in a directory."""
+    with one_line_errors():
+        from .experiments.report import write_report
+
+        page, problems = write_report(directory, out or directory / "report")
+        for problem in problems:
+            typer.echo(f"left out: {problem}", err=True)
+        typer.echo(f"open {page.resolve().as_uri()}")
 
 
 @data_app.command("cdr")

@@ -1,0 +1,190 @@
+"""Figures from saved runs: convergence of all experiments, and the choice of what else belongs to each.
+
+Colours are those of Okabe and Ito, told apart by colour-blind readers; methods also differ by their markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+from gnvpro.data.extras import need
+from gnvpro.experiments import classification_figures as classes
+from gnvpro.experiments import feature_figures as features
+from gnvpro.experiments import surrogate_figures as surrogates
+from gnvpro.experiments.saved import SavedRun, first_of_each, standard
+from gnvpro.experiments.style import COLOURS, MARKERS, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """A figure with its file name and what it shows."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+Draw = Callable[[list[SavedRun]], "Figure | None"]
+
+ALSO: dict[str, tuple[tuple[str, str, Draw], ...]] = {
+    "ellipse": (
+        (
+            "features",
+            "The data, and the features of the training set after (at most) the same work, a row a method. The black "
+            "line is the head W; shading is the predicted class. Each panel is scaled to its features.",
+            features.features_figure,
+        ),
+    ),
+    "cdr": (("surrogate", surrogates.GLOBAL_CAPTION, surrogates.global_figure),),
+    "dcr": (
+        ("surrogate", surrogates.GLOBAL_CAPTION, surrogates.global_figure),
+        ("local", surrogates.LOCAL_CAPTION, surrogates.local_figure),
+    ),
+    "indian-pines": (
+        ("classes", "Labelled pixels of each class, by set.", classes.distribution_figure),
+        (
+            "maps",
+            "Ground truth, and for each method the predicted class and the wrong pixels (black) of all labelled pixels; "
+            "the background is white.",
+            classes.map_figure,
+        ),
+        ("confusion", classes.CONFUSION_CAPTION, classes.confusion_figure),
+    ),
+    "cifar10": (
+        ("confusion", classes.CONFUSION_CAPTION, classes.confusion_figure),
+        (
+            "examples",
+            "Test images that most methods get right. Beside each, a bar a method, in the order of the legend, made of "
+            "the probabilities it gives the classes; the last bar is the true class.",
+            classes.examples_figure,
+        ),
+    ),
+    "peaks": (
+        (
+            "taylor",
+            "Error of the first-order Taylor expansion of the reduced objective against the step h, a panel for each "
+            "tolerance of the inner solve, a curve for each largest Krylov rank. The gradient is right where curves "
+            "follow the black line, h squared.",
+            features.taylor_figure,
+        ),
+        ("confusion", classes.CONFUSION_CAPTION, classes.confusion_figure),
+    ),
+}
+
+
+def figures_of(experiment: str, runs: list[SavedRun]) -> tuple[list[Captioned], list[str]]:
+    """All figures that the saved runs of one experiment allow, and a sentence for each that could not be drawn."""
+    made, problems = [], []
+    if standard(runs):
+        caption = (
+            "Objective on the training set (solid) and loss on the validation set (dashed) against work and time; "
+            "accuracies below where there are any. Seeds after the first are faint."
+        )
+        made.append(Captioned("convergence", caption, convergence_figure(standard(runs))))
+        for name, text, draw in ALSO[experiment]:
+            try:
+                figure = draw(first_of_each(runs))
+            except (ArithmeticError, LookupError, OSError, ValueError, BadZipFile) as error:  # arrays cut or altered
+                problems.append(f"figure {experiment}-{name}: {type(error).__name__}: {error}")
+                continue
+            if figure is not None:
+                made.append(Captioned(name, text, figure))
+    tuning = tuning_figure(runs)
+    if tuning is not None:
+        text = "Tuning: one panel for each value tried, beside the standard setting; training solid, validation dashed."
+        made.append(Captioned("tuning", text, tuning))
+    return made, problems
+
+
+def convergence_figure(runs: list[SavedRun]) -> Figure:
+    """Loss, and accuracy where there is one, against work and against seconds."""
+    rows = [("loss", "objective, validation loss", True)]
+    if any(value is not None for run in runs for value in run.history["accuracy"]):
+        rows.append(("accuracy", "accuracy", False))
+    figure = new_figure(11, 3.4 * len(rows))
+    grid = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
+    several = len({run.config["settings"] for run in runs}) > 1
+    for (field, label, wants_log), axes_row in zip(rows, grid, strict=True):
+        logarithmic = wants_log and decades(runs, field)
+        for axes, against, unit in zip(axes_row, ("work", "seconds"), ("work units", "seconds"), strict=True):
+            curves(axes, runs, field, against, several)
+            axes.set(xlabel=unit, yscale="log" if logarithmic else "linear")
+        axes_row[0].set_ylabel(label)
+    handles, names = grid[0, 0].get_legend_handles_labels()
+    line = need("matplotlib.lines", "plot").Line2D
+    handles += [line([], [], color="0.3"), line([], [], color="0.3", ls="--")]
+    figure.legend(handles, [*names, "training", "validation"], loc="outside lower center", ncols=7, frameon=False)
+    return figure
+
+
+def curves(axes: Any, runs: list[SavedRun], field: str, against: str, several: bool) -> None:
+    """Training and validation curves of each run, with lines where the network was refined."""
+    seen: set[str] = set()
+    for run in runs:
+        history, label = run.history, run.label(several)
+        again = label in seen
+        look = {"color": COLOURS[run.method], "lw": 1.4, "alpha": 0.35 if again else 1.0}
+        x = history[against]
+        for name, style in ((field, "-"), (f"validation_{field}", "--")):
+            points = [(a, b) for a, b in zip(x, history[name], strict=True) if a is not None and b is not None]
+            if not points:
+                continue
+            every = max(1, len(points) // 8)
+            marker = MARKERS[run.method] if not again else None
+            named = label if style == "-" and not again else None
+            axes.plot(*zip(*points, strict=True), style, **look, marker=marker, ms=4, markevery=every, label=named)
+        seen.add(label)
+    axes.grid(alpha=0.25, lw=0.5)
+    if against == "work":
+        for position in refinements(runs):
+            axes.axvline(position, color="0.4", lw=0.8, ls=(0, (2, 3)))
+
+
+def decades(runs: list[SavedRun], field: str) -> bool:
+    """Whether values differ so much that a logarithmic axis shows them better."""
+    values = [v for run in runs for name in (field, f"validation_{field}") for v in run.history[name] if v is not None]
+    return bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+
+
+def refinements(runs: list[SavedRun]) -> list[float]:
+    """The work after which the network was refined, of the first run that was."""
+    for run in runs:
+        levels, work = run.history["level"], run.history["work"]
+        places = [work[i] for i in range(1, len(levels)) if levels[i] != levels[i - 1]]
+        if places:
+            return [place for place in places if place is not None]
+    return []
+
+
+def tuning_figure(runs: list[SavedRun]) -> Figure | None:
+    """A row for each tuned setting and method, a panel for each value."""
+    groups: dict[tuple[str, tuple[str, ...]], list[SavedRun]] = {}
+    for run in runs:
+        if run.tuned:
+            groups.setdefault((run.method, tuple(sorted(run.tuned))), []).append(run)
+    if not groups:
+        return None
+    columns = max(map(len, groups.values()))
+    accuracy = any(value is not None for run in runs for value in run.history["accuracy"])
+    fields = ["loss", "accuracy"] if accuracy else ["loss"]
+    figure = new_figure(max(4.0, 2.6 * columns + 1), 2.4 * len(groups) * len(fields))
+    grid = figure.subplots(len(groups) * len(fields), columns, squeeze=False, sharey="row")
+    for i, group in enumerate(groups.values()):
+        group.sort(key=lambda run: [run.tuned[name] for name in sorted(run.tuned)])
+        for j, field in enumerate(fields):
+            axes_row = grid[i * len(fields) + j]
+            for axes, run in zip(axes_row, group, strict=False):
+                curves(axes, [run], field, "work", False)
+                what = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in run.tuned.items())
+                axes.set_title(f"{run.label(False)}, {what}", fontsize=8)
+                axes.set(xlabel="work units", yscale="log" if field == "loss" else "linear")
+            for axes in axes_row[len(group) :]:
+                axes.set_visible(False)
+            axes_row[0].set_ylabel(field)
+    return figure

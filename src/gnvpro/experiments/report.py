@@ -1,0 +1,154 @@
+"""One page from saved runs: table, interactive curves and figures, all in one file that needs no network.
+
+The page is page/report.html with the style, the script, the data and the figures put in. Numbers in it are those of each
+metrics.json: the table is written from them, and they are in the page's data as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
+from gnvpro.experiments.figures import Captioned, figures_of
+from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
+from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
+from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
+from gnvpro.experiments.style import COLOURS
+
+LONGEST = 400  # points of a curve on the page
+
+
+def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
+    """Write the page and its figures; the page's path, and a sentence for each run that is not whole."""
+    runs, problems = find(directory)
+    out.mkdir(parents=True, exist_ok=True)
+    sections, data = [], {}
+    for name, group in by_experiment(runs).items():
+        figures, undrawn = figures_of(name, group)
+        problems += undrawn
+        for captioned in figures:
+            captioned.figure.savefig(out / f"{name}-{captioned.name}.png")
+            captioned.figure.savefig(out / f"{name}-{captioned.name}.pdf")
+        data[name] = [curve_data(run, group) for run in standard(group)]
+        sections.append(section(name, group, figures, out))
+    page = out / "index.html"
+    page.write_text(fill(sections, data, problems), encoding="utf-8")
+    return page, problems
+
+
+def fill(sections: list[str], data: dict[str, Any], problems: list[str]) -> str:
+    """The page's text."""
+    parts = {name: resources.files(__package__).joinpath("page", name).read_text() for name in PAGE_FILES}
+    text = parts["report.html"]
+    left_out = "".join(f"<li>{html.escape(problem)}</li>" for problem in problems)
+    for mark, content in {
+        "STYLE": parts["report.css"],
+        "SCRIPT": parts["report.js"],
+        "CONTENTS": "".join(f'<a href="#{name}">{html.escape(EXPERIMENTS[name].title)}</a>' for name in data),
+        "PROBLEMS": f'<div class="problems"><p>Left out:</p><ul>{left_out}</ul></div>' if problems else "",
+        "SECTIONS": "\n".join(sections),
+        "DATA": json.dumps(data, allow_nan=False).replace("</", "<\\/"),
+    }.items():
+        text = text.replace(f"<!--{mark}-->", content).replace(f"/*{mark}*/", content)
+    return text
+
+
+PAGE_FILES = ("report.html", "report.css", "report.js")
+
+
+def section(name: str, runs: list[SavedRun], figures: list[Captioned], out: Path) -> str:
+    """All about one experiment."""
+    experiment = EXPERIMENTS[name]
+    sources = sorted({str(run.metrics["data"]) for run in runs})
+    # The convergence figure is for print; on the page the same curves can be asked.
+    pictures = "".join(picture(name, captioned, out) for captioned in figures if captioned.name != "convergence")
+    plots = f'<div class="plots" data-experiment="{name}"></div>' if standard(runs) else ""
+    return (
+        f'<section id="{name}"><h2>{html.escape(experiment.title)}</h2>'
+        f"<p>{html.escape(experiment.summary)}. Data: {html.escape('; '.join(sources))}.</p>"
+        f"{table(name, runs)}{class_table(name, runs)}{plots}{pictures}</section>"
+    )
+
+
+def table(name: str, runs: list[SavedRun]) -> str:
+    """The results, the paper's beside ours."""
+    measure = "mean relative error ± deviation" if EXPERIMENTS[name].loss == "least_squares" else "accuracy"
+    head = "".join(f"<th>{column}</th>" for column in ("method", "settings", "seed", *SETS, "WU", "s", "inner"))
+    rows = []
+    for run in runs:
+        metrics = run.metrics
+        share = metrics["inner_seconds"] / metrics["seconds"] if metrics["seconds"] else 0.0
+        settings = ", ".join([run.config["settings"], *(f"{k.replace('_', ' ')} {v:g}" for k, v in run.tuned.items())])
+        cells = [*(score(metrics[part]) for part in SETS), f"{metrics['work']:.0f}", seconds(metrics["seconds"])]
+        numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, f"{100 * share:.0f}%"])
+        rows.append(
+            f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{COLOURS[run.method]}"></i>'
+            f"{title(run.method)}</th><td>{html.escape(settings)}</td><td>{run.seed}</td>{numbers}</tr>"
+        )
+    for method, row in PAPER.get(name, {}).items():
+        share = f"{100 * INNER_SHARE[name]:.1f}%" if method == "gnvpro" and name in INNER_SHARE else NOTHING
+        cells = [reported(name, method, part) for part in SETS]
+        numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, reported_work(name, method), NOTHING, share])
+        note = f"<br><small>{html.escape(row.note)}</small>" if row.note else ""
+        rows.append(
+            f'<tr class="paper"><th>{title(method)}{note}</th><td>the paper</td><td>{NOTHING}</td>{numbers}</tr>'
+        )
+    caption = f"Scores: {measure}. WU: work units, passes over the training set. s: seconds. inner: share of them on W."
+    return (
+        f'<div class="wide"><table><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def class_table(name: str, runs: list[SavedRun]) -> str:
+    """Test accuracy of each class, folded away."""
+    classes = EXPERIMENTS[name].classes
+    if not classes:
+        return ""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in ("class", *map(run_name, runs)))
+    rows = []
+    for k, label in enumerate(classes):
+        shares = [run.metrics["test"]["class_accuracy"].get(str(k)) for run in runs]
+        cells = "".join(f"<td>{NOTHING}</td>" if share is None else f"<td>{100 * share:.1f}%</td>" for share in shares)
+        rows.append(f"<tr><th>{html.escape(label)}</th>{cells}</tr>")
+    return (
+        f'<details><summary>Test accuracy by class</summary><div class="wide"><table class="classes"><thead><tr>{head}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def run_name(run: SavedRun) -> str:
+    """What tells a run from the others of its experiment."""
+    tuned = "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in run.tuned.items())
+    return f"{title(run.method)}, {run.config['settings']}{tuned}, seed {run.seed}"
+
+
+def picture(name: str, captioned: Captioned, out: Path) -> str:
+    """A figure, inside the page."""
+    content = base64.b64encode((out / f"{name}-{captioned.name}.png").read_bytes()).decode()
+    alt = html.escape(captioned.caption)
+    return (
+        f'<figure><img src="data:image/png;base64,{content}" alt="{alt}">'
+        f"<figcaption>{alt} <small>({name}-{captioned.name}.png, .pdf)</small></figcaption></figure>"
+    )
+
+
+def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
+    """What the page's plots need of one run, and its metrics as they are."""
+    several = len({other.config["settings"] for other in standard(group)}) > 1
+    history = run.history
+    length = len(history["work"])
+    kept = sorted({*range(0, length, max(1, -(-length // LONGEST))), length - 1})
+    return {
+        "label": run.label(several),
+        "colour": COLOURS[run.method],
+        "seed": run.seed,
+        "settings": run.config["settings"],
+        "curves": {name: [history[name][i] for i in kept] for name in CURVES},
+        "metrics": run.metrics,
+    }

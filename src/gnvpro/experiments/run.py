@@ -1,0 +1,272 @@
+"""One command, one or several runs: each in its own directory, resumable, whole only when its metrics are there.
+
+    DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors, predictions.npz and, written last, metrics.json
+
+While a run is under way there is checkpoint.pt too. The seed draws everything: the data or its split, the first weights
+and the batches. A directory that holds another configuration is not touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import gnvpro
+from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.data.extras import need
+from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, spread
+from gnvpro.experiments.metrics import outputs, predictions, scores
+from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
+from gnvpro.experiments.snapshots import Snapshots
+from gnvpro.listeners import CSVFile
+
+CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
+PREDICTIONS, CHECKPOINT = "predictions.npz", "checkpoint.pt"
+OVERRIDES = ("theta_penalty", "head_penalty", "learning_rate", "max_rank")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the user asked for; None is the catalogue's choice."""
+
+    experiment: str
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = (0,)
+    work: float | None = None
+    data_dir: Path | None = None
+    out: Path = Path("runs")
+    paper: bool = False
+    resume: bool = False
+    overwrite: bool = False
+    solver: str | None = None
+    theta_penalty: float | None = None
+    head_penalty: float | None = None
+    learning_rate: float | None = None
+    max_rank: int | None = None
+
+    def variant(self) -> dict[str, float]:
+        """The settings that were tuned by hand; they become part of the run's name."""
+        values = {name: getattr(self, name) for name in OVERRIDES}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a method and a seed."""
+
+    experiment: Experiment
+    settings: Settings
+    method: str
+    seed: int
+    directory: Path
+    config: dict[str, Any]
+
+
+def run(
+    order: Order, tell: Callable[[str], object] = lambda text: None, progress: bool = False
+) -> list[dict[str, Any]]:
+    """Do what was ordered, one run after the other; the metrics of each."""
+    jobs = plan(order)
+    need("safetensors", "experiments")
+    results, loaded, seed = [], None, None
+    for job in jobs:
+        if order.resume and finished(job):
+            tell(f"{job.directory}: done before")
+            results.append(read_json(job.directory / METRICS))
+            continue
+        if loaded is None or seed != job.seed:
+            loaded, seed = load(job, order.data_dir), job.seed
+        config = {**job.config, "data": loaded.source}
+        prepare(job, config, order)
+        name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
+        tell(f"{name}: {config['work']:g} work units, data: {loaded.source}")
+        results.append(train(job, loaded, order.resume, progress))
+    return results
+
+
+def plan(order: Order) -> list[Job]:
+    """The runs that an order asks for; whatever is wrong with it is said here, before anything is done."""
+    experiment = EXPERIMENTS[check_choice("experiment", order.experiment, EXPERIMENTS)]
+    settings = adjusted(experiment.settings(order.paper), order)
+    methods = [check_choice("method", name, settings.methods) for name in order.methods or settings.methods]
+    jobs = []
+    for seed in order.seeds:
+        check_count("seed", seed, 0)
+        for method in methods:
+            training = settings.methods[method]
+            if order.work is not None and order.work < training.least_work:
+                raise ValueError(
+                    f"work={order.work:g} is less than one iteration of {method} needs at each level; "
+                    f"give at least {training.least_work:g}"
+                )
+            tuned = "".join(f"-{name.replace('_', '-')}{value:g}" for name, value in order.variant().items())
+            config = {
+                "experiment": experiment.name,
+                "method": method,
+                "seed": seed,
+                "settings": ("paper" if order.paper else "recommended") + (f", {order.solver}" if order.solver else ""),
+                "variant": order.variant(),
+                "loss": experiment.loss,
+                **as_json(settings, method),
+            }
+            directory = order.out / experiment.name / f"{method}{tuned}-seed{seed}"
+            jobs.append(Job(experiment, settings, method, seed, directory, config))
+    return jobs
+
+
+def adjusted(settings: Settings, order: Order) -> Settings:
+    """The catalogue's settings with what the user chose instead."""
+    shared: dict[str, Any] = {}
+    for name in ("theta_penalty", "head_penalty"):
+        if (value := getattr(order, name)) is not None:
+            shared[name] = check_number(name, value, 0.0)
+    changed: dict[str, Any] = {}
+    if order.work is not None:
+        changed["work"] = check_number("work", order.work, 0.0)
+    if order.solver is not None:
+        changed["solver"] = check_choice("solver", order.solver, gnvpro.training.SOLVERS)
+    if order.learning_rate is not None:
+        changed["learning_rate"] = check_number("learning_rate", order.learning_rate, 0.0, strict=True)
+    if order.max_rank is not None:
+        changed["max_rank"] = check_count("max_rank", order.max_rank, 1)
+    methods = {name: dataclasses.replace(training, **changed) for name, training in settings.methods.items()}
+    return dataclasses.replace(settings, methods=methods, **shared)
+
+
+def load(job: Job, data_dir: Path | None) -> Loaded:
+    """The sets of a run, scaled where its settings say so."""
+    loaded = job.experiment.load(job.seed, data_dir)
+    return loaded if job.settings.input_spread is None else spread(loaded, job.settings.input_spread)
+
+
+def finished(job: Job) -> bool:
+    """Whether this very run is done."""
+    if not (job.directory / METRICS).is_file():
+        return False
+    saved = read_json(job.directory / CONFIG)
+    return all(saved.get(name) == value for name, value in normal(job.config).items())
+
+
+def prepare(job: Job, config: dict[str, Any], order: Order) -> None:
+    """Make the directory the run's own, unless it is another's."""
+    directory = job.directory
+    path = directory / CONFIG
+    if path.is_file() and not order.overwrite:
+        saved, now = read_json(path), normal(config)
+        for name in {**saved, **now}:
+            if saved.get(name) != now.get(name):
+                raise ValueError(
+                    f"{directory} holds another configuration: {name} was {saved.get(name)!r}, now it is "
+                    f"{now.get(name)!r}; choose another --out, or --overwrite what is there"
+                )
+        if (directory / CHECKPOINT).is_file() and not order.resume:
+            raise ValueError(
+                f"{directory} holds an interrupted run; go on with --resume, or begin again with --overwrite"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    stale = [METRICS, MODEL, PREDICTIONS]
+    if not order.resume or order.overwrite:
+        stale += [CHECKPOINT, HISTORY, Snapshots.FILE]
+    for name in stale:
+        (directory / name).unlink(missing_ok=True)
+    write_json(path, config)
+
+
+def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, Any]:
+    """Train, score on all three sets, and write everything down."""
+    from safetensors.torch import save_file
+
+    experiment, training, directory = job.experiment, job.settings.methods[job.method], job.directory
+    split = loaded.split
+    model = initial(experiment, split.train[0].shape[1], training.depth, job.seed)
+    kept: dict[str, Any] = dict(loaded.extras)
+    if experiment.study is not None:
+        kept |= experiment.study(model, loaded, job.settings, job.seed)
+    snapshots = Snapshots(directory, model, split.train[0]) if experiment.snapshots else None
+    result = gnvpro.train(
+        model,
+        *split.train,
+        loss=experiment.loss,
+        method=job.method,
+        validation=split.validation,
+        theta_penalty=job.settings.penalty(),
+        head_penalty=job.settings.head_penalty,
+        work=training.work,
+        iterations=training.iterations,
+        solver=training.solver,
+        max_rank=training.max_rank,
+        rtol=training.rtol,
+        batch_size=training.batch_size,
+        iterations_per_batch=training.iterations_per_batch,
+        sweeps=training.sweeps,
+        levels=training.levels,
+        learning_rate=training.learning_rate,
+        keep=training.keep,
+        eliminator=job.settings.eliminator,
+        seed=job.seed,
+        checkpoint=directory / CHECKPOINT,
+        resume=resume,
+        progress=progress,
+        listeners=[*([snapshots] if snapshots else []), CSVFile(directory / HISTORY)],
+    )
+    last = result.history[-1]
+    metrics: dict[str, Any] = {
+        "experiment": experiment.name,
+        "method": job.method,
+        "seed": job.seed,
+        "data": loaded.source,
+        "status": str(result.status),
+        "work": last.work,
+        "seconds": last.seconds,
+        "inner_seconds": last.inner_seconds,
+        "objective": last.loss,
+    }
+    for name in SETS:
+        inputs, targets = getattr(split, name)
+        computed = outputs(result.model, inputs)
+        metrics[name] = scores(experiment.loss, computed, targets)
+        kept |= predictions(experiment.loss, name, computed, (inputs, targets))
+    save_file({key: value.contiguous() for key, value in result.model.state_dict().items()}, directory / MODEL)
+    np.savez_compressed(directory / PREDICTIONS, **kept)
+    write_json(directory / METRICS, metrics)
+    (directory / CHECKPOINT).unlink(missing_ok=True)
+    return metrics
+
+
+def initial(experiment: Experiment, n_inputs: int, depth: int | None, seed: int) -> nn.Module:
+    """The network at its first weights, drawn by the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return experiment.network(n_inputs, depth)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file's JSON object; a ValueError that names the file where it holds none."""
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it or choose another --out") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold a JSON object")
+    return content
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file in one step."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(beside, path)
+
+
+def normal(config: dict[str, Any]) -> dict[str, Any]:
+    """As it will be read back."""
+    return json.loads(json.dumps(config))

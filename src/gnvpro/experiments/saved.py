@@ -1,0 +1,143 @@
+"""Runs read back from disk: those that are whole, and what is wrong with the others."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
+from gnvpro.experiments.numbers import title
+from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, PREDICTIONS, read_json
+from gnvpro.experiments.snapshots import Snapshots
+
+ORDER = ("gnvpro", "lbfgs-vpro", "gauss-newton", "adam", "nesterov")
+CURVES = ("work", "seconds", "loss", "validation_loss", "accuracy", "validation_accuracy", "level")
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """One finished run."""
+
+    directory: Path
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    history: dict[str, list[float | None]]
+
+    @property
+    def experiment(self) -> str:
+        """Which experiment it is of."""
+        return str(self.config["experiment"])
+
+    @property
+    def method(self) -> str:
+        """By which method it was trained."""
+        return str(self.config["method"])
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.config["seed"])
+
+    @property
+    def tuned(self) -> dict[str, float]:
+        """Settings that were changed by hand."""
+        return dict(self.config["variant"])
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What was kept for figures, or nothing."""
+        found: dict[str, np.ndarray] = {}
+        for name in (PREDICTIONS, Snapshots.FILE):
+            if (self.directory / name).is_file():
+                with np.load(self.directory / name) as file:
+                    found |= {key: file[key] for key in file.files}
+        return found
+
+    def label(self, several: bool) -> str:
+        """Its method, with the settings where runs of several stand side by side."""
+        return f"{title(self.method)}, {self.config['settings']}" if several else title(self.method)
+
+
+def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
+    """The whole runs below a directory, and a sentence for each that is not."""
+    if not directory.is_dir():
+        raise FileNotFoundError(f"there is no directory {directory}; name what was given to gnvpro run as --out")
+    runs, problems = [], []
+    for path in sorted(directory.rglob(CONFIG)):
+        try:
+            runs.append(read(path.parent))
+        except (ValueError, OSError) as error:
+            problems.append(f"{path.parent.relative_to(directory)}: {error}")
+    if not runs:
+        why = "; ".join(problems) or f"no {CONFIG} is in it or below"
+        raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
+    names = list(EXPERIMENTS)
+    runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], place(run.method), run.seed))
+    return runs, problems
+
+
+def place(method: str) -> int:
+    """Where a method stands in tables and legends."""
+    return ORDER.index(method)
+
+
+def read(directory: Path) -> SavedRun:
+    """One run; a ValueError that says what is missing or wrong."""
+    for name in (METRICS, HISTORY):
+        if not (directory / name).is_file():
+            raise ValueError(f"it is not finished: {name} is missing")
+    config, metrics = read_json(directory / CONFIG), read_json(directory / METRICS)
+    missing = {"experiment", "method", "seed", "settings", "variant", "loss"} - config.keys()
+    missing |= {"work", "seconds", "inner_seconds", "data", *SETS} - metrics.keys()
+    if missing:
+        raise ValueError(f"{CONFIG} or {METRICS} lacks {', '.join(sorted(missing))}")
+    if config["experiment"] not in EXPERIMENTS or config["method"] not in ORDER:
+        raise ValueError(f"{CONFIG} names an unknown experiment or method")
+    if not isinstance(config["variant"], dict):
+        raise ValueError(f"{CONFIG} is damaged: variant should be an object")
+    key = "relative_error" if config["loss"] == "least_squares" else "accuracy"
+    if any(not isinstance(metrics[name], dict) or key not in metrics[name] for name in SETS):
+        raise ValueError(f"{METRICS} lacks a {key}")
+    with open(directory / HISTORY, newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or any(name not in rows[0] for name in CURVES):
+        raise ValueError(f"{HISTORY} is empty or no history")
+    try:
+        history = {name: [number(row[name]) for row in rows] for name in CURVES}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{HISTORY} is damaged ({error})") from error
+    return SavedRun(directory, config, metrics, history)
+
+
+def number(text: str | None) -> float | None:
+    """A cell as a finite number, or None."""
+    value = float(text) if text else None
+    return value if value is not None and math.isfinite(value) else None
+
+
+def by_experiment(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
+    """Runs of each experiment, in their order."""
+    groups: dict[str, list[SavedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.experiment, []).append(run)
+    return groups
+
+
+def standard(runs: Iterable[SavedRun]) -> list[SavedRun]:
+    """Those with the catalogue's settings; the others are for the tuning panels."""
+    return [run for run in runs if not run.tuned]
+
+
+def first_of_each(runs: Iterable[SavedRun]) -> list[SavedRun]:
+    """The first seed of every method and settings: what figures show of several seeds."""
+    chosen: dict[tuple[str, str], SavedRun] = {}
+    for run in standard(runs):
+        chosen.setdefault((run.config["settings"], run.method), run)
+    return list(chosen.values())

@@ -1,0 +1,110 @@
+"""What an experiment is made of, as frozen data: sets, network, loss, penalties, and the settings of each method."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import gnvpro
+from gnvpro.data import Split
+from gnvpro.head import Eliminator
+
+TITLES = {
+    "gnvpro": "GNvpro",
+    "gauss-newton": "Gauss-Newton",
+    "lbfgs-vpro": "L-BFGSvpro",
+    "adam": "ADAM",
+    "nesterov": "Nesterov",
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The three sets, where they come from, and what a figure needs to know about their samples."""
+
+    split: Split
+    source: str
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How one method trains in one experiment; the names are those of `gnvpro.train`."""
+
+    work: float
+    depth: int | None = None  # of the network at the first level, where depth can be chosen
+    levels: int = 1
+    solver: str = "auto"
+    max_rank: int = 20
+    rtol: float = 1e-2
+    iterations: int | None = None
+    batch_size: int | None = None
+    iterations_per_batch: int = 3
+    sweeps: int | None = None
+    learning_rate: float = 1e-3
+    keep: str = "last"
+
+    @property
+    def least_work(self) -> float:
+        """What a start (two passes) and one iteration (four at least) cost, at each level."""
+        return 6.0 * self.levels
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All methods of an experiment, and what they share."""
+
+    methods: Mapping[str, Training]
+    theta_penalty: float
+    head_penalty: float
+    time_penalty: bool = False  # whether the penalty on nodal weights is on their differences in time
+    input_spread: float | None = None  # inputs are centred and scaled to this standard deviation, by one constant
+    eliminator: Eliminator | None = None
+
+    def with_solver(self, solver: str) -> Settings:
+        """The same, with another way to make the steps of Gauss-Newton methods."""
+        methods = {name: dataclasses.replace(training, solver=solver) for name, training in self.methods.items()}
+        return dataclasses.replace(self, methods=methods)
+
+    def penalty(self) -> gnvpro.Tikhonov:
+        """The penalty on theta."""
+        return gnvpro.Tikhonov(self.theta_penalty, gnvpro.time_differences if self.time_penalty else None)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper."""
+
+    name: str
+    title: str
+    summary: str
+    load: Callable[[int, Path | None], Loaded]
+    network: Callable[[int, int | None], nn.Module]  # from the number of inputs and the depth
+    loss: str
+    paper: Settings  # as the paper states them, with its Krylov solver
+    recommended: Settings
+    classes: tuple[str, ...] = ()
+    snapshots: bool = False  # whether features are kept on the way
+    study: Callable[[nn.Module, Loaded, Settings, int], dict[str, np.ndarray]] | None = None
+
+    def settings(self, paper: bool) -> Settings:
+        """The paper's settings or ours."""
+        return self.paper if paper else self.recommended
+
+
+def as_json(settings: Settings, method: str) -> dict[str, Any]:
+    """The settings of one method as plain values."""
+    return {
+        **dataclasses.asdict(settings.methods[method]),
+        "theta_penalty": settings.theta_penalty,
+        "theta_penalty_operator": "time differences" if settings.time_penalty else "identity",
+        "head_penalty": settings.head_penalty,
+        "input_spread": settings.input_spread,
+        "eliminator": None if settings.eliminator is None else repr(settings.eliminator),
+    }

@@ -1,0 +1,49 @@
+"""Tables in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnvpro.data.extras import need
+from gnvpro.experiments.catalogue import EXPERIMENTS
+from gnvpro.experiments.numbers import reported, score, seconds, title
+
+
+def catalogue_table() -> None:
+    """Every experiment with its methods and budgets."""
+    table = _table("", "experiment", "what", "methods (work units)")
+    for name, experiment in EXPERIMENTS.items():
+        methods = ", ".join(f"{m} {t.work:g}" for m, t in experiment.recommended.methods.items())
+        table.add_row(name, experiment.summary, methods)
+    _show(table)
+
+
+def results_table(results: list[dict[str, Any]]) -> None:
+    """The runs just done, with the paper's test result beside each."""
+    columns = ("method", "seed", "train", "validation", "test", "paper's test", "WU", "s", "inner s")
+    table = _table(results[0]["experiment"] if results else "", *columns)
+    for row in results:
+        table.add_row(
+            title(row["method"]),
+            str(row["seed"]),
+            *(score(row[name]) for name in ("train", "validation", "test")),
+            reported(row["experiment"], row["method"], "test"),
+            f"{row['work']:.0f}",
+            seconds(row["seconds"]),
+            seconds(row["inner_seconds"]),
+        )
+    _show(table)
+
+
+def _table(title: str, *columns: str) -> Any:
+    table = need("rich.table", "cli").Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("experiment", "what", "method") else "right")
+    return table
+
+
+def _show(table: Any) -> None:
+    console = need("rich.console", "cli").Console()
+    if not console.is_terminal:
+        console.width = 140  # in a log a table is not squeezed
+    console.print(table)
