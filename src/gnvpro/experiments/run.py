@@ -133,7 +133,7 @@ def adjusted(settings: Settings, order: Order) -> Settings:
     if order.work is not None:
         changed["work"] = check_number("work", order.work, 0.0)
     if order.solver is not None:
-        changed["solver"] = check_choice("solver", order.solver, gnvpro.training.SOLVERS)
+        changed["solver"] = check_choice("solver", order.solver, gnvpro.solvers.SOLVERS)
     if order.learning_rate is not None:
         changed["learning_rate"] = check_number("learning_rate", order.learning_rate, 0.0, strict=True)
     if order.max_rank is not None:
