@@ -91,7 +91,7 @@ def test_a_run_is_silent_unless_asked(capsys):
     assert captured.out == captured.err == ""
 
 
-def test_the_bar_shows_loss_validation_work_and_radius(monkeypatch):
+def test_the_bar_shows_loss_validation_work_and_damping(monkeypatch):
     pytest.importorskip("rich", reason="the bar needs rich")
     from rich.console import Console
 
@@ -100,6 +100,6 @@ def test_the_bar_shows_loss_validation_work_and_radius(monkeypatch):
     result = train(listeners=[bar], on_iteration=lambda record: shown.append(bar._progress.tasks[0]))
     assert shown[-1].completed == result.work
     assert shown[-1].total == 40
-    for word in ("loss", "validation", "radius"):
+    for word in ("loss", "validation", "damping"):
         assert word in shown[-1].fields["numbers"]
     assert isinstance(bar._progress.console, Console)

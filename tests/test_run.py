@@ -29,7 +29,7 @@ def train(model, **arguments):
 
 @pytest.mark.parametrize("method", ["gnvpro", "gauss-newton", "lbfgs-vpro"])
 def test_batches_cost_their_share_and_come_in_turn(method):
-    result = train(network(), method=method, batch_size=20, iterations_per_batch=2, sweeps=2)
+    result = train(network(), method=method, batch_size=20, iterations_per_batch=2, sweeps=2, solver="krylov")
     steps = result.history[1:-1]
     assert [(r.sweep, r.batch) for r in steps] == [(s, b) for s in (0, 1) for b in (0, 1, 2) for _ in range(2)]
     assert result.status is gnvpro.Status.SWEEPS_DONE
@@ -40,13 +40,13 @@ def test_batches_cost_their_share_and_come_in_turn(method):
 
 
 def test_the_radius_is_carried_to_the_next_batch():
-    history = train(network(), batch_size=20, iterations_per_batch=1, sweeps=3).history
+    history = train(network(), batch_size=20, iterations_per_batch=1, sweeps=3, solver="krylov").history
     steps = history[1:-1]
     rule = gnvpro.trust_region.RadiusRule()
     for before, after in itertools.pairwise(steps):
         assert after.radius / before.radius < 1 / rule.shrink + 1e-9
         assert after.radius / before.radius > rule.shrink**2
-    fresh = train(network(), batch_size=20, iterations_per_batch=1, sweeps=1, seed=1).history
+    fresh = train(network(), batch_size=20, iterations_per_batch=1, sweeps=1, seed=1, solver="krylov").history
     assert fresh[1].radius != steps[1].radius
 
 

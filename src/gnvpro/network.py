@@ -221,9 +221,10 @@ class SeparableNetwork:
         return inputs.split(self.chunk) if self.chunk else [inputs]
 
     def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
-        return self._by_layers(params, inputs) or linearize_by_autodiff(
-            lambda p, x: self.rows(self._run(p, x)), params, inputs, self.split, self.join
-        )
+        return self._by_layers(params, inputs) or self._by_autodiff(params, inputs)
+
+    def _by_autodiff(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
+        return linearize_by_autodiff(lambda p, x: self.rows(self._run(p, x)), params, inputs, self.split, self.join)
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization | None:
         """The layers' own formulas; None where some layer has none."""
