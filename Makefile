@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
-	$(BIN)/gnvpro run cdr --method gnvpro --method adam --work 60 --out runs/demo --overwrite
+	$(BIN)/gnvpro run cdr --method gnvpro --method adam --work 50 --out runs/demo --overwrite
 	$(BIN)/gnvpro report runs/demo
 
 test: lint types tests

@@ -14,8 +14,8 @@ from gnvpro.data.extras import need
 from gnvpro.experiments import classification_figures as classes
 from gnvpro.experiments import feature_figures as features
 from gnvpro.experiments import surrogate_figures as surrogates
-from gnvpro.experiments.saved import SavedRun, first_of_each, standard
-from gnvpro.experiments.style import COLOURS, MARKERS, new_figure
+from gnvpro.experiments.saved import SavedRun, first_of_each, settings_of, standard
+from gnvpro.experiments.style import MARKERS, colour, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +129,11 @@ def curves(axes: Any, runs: list[SavedRun], field: str, against: str, several: b
     for run in runs:
         history, label = run.history, run.label(several)
         again = label in seen
-        look = {"color": COLOURS[run.method], "lw": 1.4, "alpha": 0.35 if again else 1.0}
+        look = {
+            "color": colour(run.method, run.config["settings"], settings_of(runs)),
+            "lw": 1.4,
+            "alpha": 0.35 if again else 1.0,
+        }
         x = history[against]
         for name, style in ((field, "-"), (f"validation_{field}", "--")):
             points = [(a, b) for a, b in zip(x, history[name], strict=True) if a is not None and b is not None]

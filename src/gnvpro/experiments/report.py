@@ -17,8 +17,8 @@ from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.figures import Captioned, figures_of
 from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
-from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
-from gnvpro.experiments.style import COLOURS
+from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, settings_of, standard
+from gnvpro.experiments.style import colour
 
 LONGEST = 400  # points of a curve on the page
 
@@ -87,7 +87,7 @@ def table(name: str, runs: list[SavedRun]) -> str:
         cells = [*(score(metrics[part]) for part in SETS), f"{metrics['work']:.0f}", seconds(metrics["seconds"])]
         numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, f"{100 * share:.0f}%"])
         rows.append(
-            f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{COLOURS[run.method]}"></i>'
+            f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{painted(run, runs)}"></i>'
             f"{title(run.method)}</th><td>{html.escape(settings)}</td><td>{run.seed}</td>{numbers}</tr>"
         )
     for method, row in PAPER.get(name, {}).items():
@@ -138,6 +138,11 @@ def picture(name: str, captioned: Captioned, out: Path) -> str:
     )
 
 
+def painted(run: SavedRun, group: list[SavedRun]) -> str:
+    """The colour of a run among the runs of its experiment."""
+    return colour(run.method, str(run.config["settings"]), settings_of(group))
+
+
 def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
     """What the page's plots need of one run, and its metrics as they are."""
     several = len({other.config["settings"] for other in standard(group)}) > 1
@@ -146,7 +151,7 @@ def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
     kept = sorted({*range(0, length, max(1, -(-length // LONGEST))), length - 1})
     return {
         "label": run.label(several),
-        "colour": COLOURS[run.method],
+        "colour": painted(run, group),
         "seed": run.seed,
         "settings": run.config["settings"],
         "curves": {name: [history[name][i] for i in kept] for name in CURVES},

@@ -28,6 +28,7 @@ from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
 from gnvpro.listeners import CSVFile
+from gnvpro.solvers import SOLVERS
 
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 PREDICTIONS, CHECKPOINT = "predictions.npz", "checkpoint.pt"
@@ -133,7 +134,7 @@ def adjusted(settings: Settings, order: Order) -> Settings:
     if order.work is not None:
         changed["work"] = check_number("work", order.work, 0.0)
     if order.solver is not None:
-        changed["solver"] = check_choice("solver", order.solver, gnvpro.solvers.SOLVERS)
+        changed["solver"] = check_choice("solver", order.solver, SOLVERS)
     if order.learning_rate is not None:
         changed["learning_rate"] = check_number("learning_rate", order.learning_rate, 0.0, strict=True)
     if order.max_rank is not None:

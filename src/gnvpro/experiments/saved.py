@@ -135,6 +135,11 @@ def standard(runs: Iterable[SavedRun]) -> list[SavedRun]:
     return [run for run in runs if not run.tuned]
 
 
+def settings_of(runs: Iterable[SavedRun]) -> list[str]:
+    """The settings that occur, in their order."""
+    return sorted({str(run.config["settings"]) for run in runs})
+
+
 def first_of_each(runs: Iterable[SavedRun]) -> list[SavedRun]:
     """The first seed of every method and settings: what figures show of several seeds."""
     chosen: dict[tuple[str, str], SavedRun] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gnvpro.data.extras import need
@@ -15,6 +16,14 @@ COLOURS = {
     "nesterov": "#CC79A7",
 }
 MARKERS = {"gnvpro": "o", "lbfgs-vpro": "s", "gauss-newton": "^", "adam": "D", "nesterov": "v"}
+
+
+def colour(method: str, settings: str, all_settings: Sequence[str]) -> str:
+    """The method's colour; darker and lighter for its second and third settings, where several stand side by side."""
+    red, green, blue = (int(COLOURS[method][i : i + 2], 16) for i in (1, 3, 5))
+    share, towards = ((0.0, 0), (0.55, 0), (0.5, 255))[list(all_settings).index(settings) % 3]
+    mixed = [round((1 - share) * part + share * towards) for part in (red, green, blue)]
+    return "#{:02X}{:02X}{:02X}".format(*mixed)
 
 
 def new_figure(width: float, height: float) -> Any:
