@@ -210,7 +210,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "head: shares parameters": ({"model": TiedHead}, ValueError, r"'middle\.weight' is shared between the head 'fc' and the features"),
     # validation
     "validation: not a pair": ({"validation": X}, TypeError, r"^validation must be a pair"),
-    "validation: three": ({"validation": (X, LABELS, LABELS)}, TypeError, r"^validation must be a pair"),
+    "validation: four": ({"validation": (X, LABELS, LABELS, LABELS)}, TypeError, r"^validation must be a pair"),
+    "validation: weights too few": (
+        {"validation": (X, LABELS, LABELS[:2])},
+        ValueError,
+        r"^validation weights must have shape",
+    ),
     "validation: counts differ": ({"validation": (X, LABELS[:5])}, ValueError, r"^validation targets has 5 samples"),
     "validation: empty": ({"validation": (X[:0], LABELS[:0])}, ValueError, r"^validation inputs is empty"),
     "validation: NaN": ({"validation": (with_value(X, math.nan), LABELS)}, ValueError, r"^validation inputs holds NaN"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -513,6 +514,29 @@ def test_a_run_costs_a_matrix_for_each_accepted_point_and_two_passes_a_trial() -
 def test_the_same_seed_gives_the_same_numbers() -> None:
     first, second = fit(solver="dense"), fit(solver="dense")
     assert first.history.column("loss") == second.history.column("loss")
+
+
+@pytest.mark.parametrize("batch_size", [None, 25])
+@pytest.mark.parametrize("damping", [True, False])
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, damping: bool, batch_size: int | None
+) -> None:
+    options = {"solver": "dense", "dense": DenseSettings(damping=damping), "batch_size": batch_size}
+    whole = fit(**options).history
+    options |= {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "resume": True}
+
+    def interrupt(record: gnvpro.Record) -> None:
+        if record.iteration % 6 == 3:
+            raise KeyboardInterrupt
+
+    while True:
+        try:
+            result = fit(**options, on_iteration=interrupt)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert result.history.column("loss") == whole.column("loss")
+    assert result.history.column("work") == whole.column("work")
 
 
 def test_auto_says_what_it_chose() -> None:

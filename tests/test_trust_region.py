@@ -86,7 +86,7 @@ def test_values_never_rise_and_a_rejection_leaves_the_very_point():
         else:
             rejected += 1
             assert region.point is before
-            assert region.radius < done.radius
+            assert region.bound < done.bound
     assert rejected > 0
 
 
@@ -155,7 +155,7 @@ def test_a_trial_that_is_not_finite_is_rejected_and_shortens_the_radius(bad):
     )
     done = region.iterate()
     assert not done.accepted
-    assert region.radius == pytest.approx(0.25 * done.step_norm)
+    assert region.bound == pytest.approx(0.25 * done.step_norm)
     point, _, _ = minimize(region, lambda p: False, 20)
     assert point.value < 1.0
     assert float(point.x.norm()) <= 0.5

@@ -92,7 +92,33 @@ def check_inputs(name: str, inputs: object, model: nn.Module) -> Tensor:
     return tensor
 
 
-def check_targets(name: str, targets: object, inputs: Tensor, network: SeparableNetwork, loss: Loss) -> Misfit:
+def check_sample_weight(name: str, weights: object, inputs: Tensor) -> Tensor | None:
+    """A number that is not negative for each sample, some of them positive; None where samples count the same."""
+    if weights is None:
+        return None
+    tensor = _as_tensor(name, weights)
+    if tuple(tensor.shape) != (inputs.shape[0],):
+        raise ValueError(f"{name} must have shape ({inputs.shape[0]},), one a sample, got {tuple(tensor.shape)}")
+    if tensor.is_complex():
+        raise TypeError(f"{name} must be real, got {tensor.dtype}")
+    _check_finite(name, tensor)
+    tensor = tensor.to(inputs.device, torch.float64)
+    if tensor.min() < 0:
+        sample = int((tensor < 0).nonzero()[0])
+        raise ValueError(f"{name} must not be negative, got {tensor[sample].item():g} for sample {sample}")
+    if not tensor.any():
+        raise ValueError(f"{name} is zero for every sample: there is nothing to train on")
+    return tensor
+
+
+def check_targets(
+    name: str,
+    targets: object,
+    inputs: Tensor,
+    network: SeparableNetwork,
+    loss: Loss,
+    sample_weight: Tensor | None = None,
+) -> Misfit:
     """Targets in the form the loss wants, one row for each output row."""
     tensor = _as_tensor(name, targets)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
@@ -109,14 +135,17 @@ def check_targets(name: str, targets: object, inputs: Tensor, network: Separable
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
     except ValueError as error:
         raise ValueError(str(error).replace("targets", name, 1)) from None
-    return Misfit.mean(loss, rows)
+    return Misfit.mean(loss, rows, sample_weight)
 
 
-def check_validation(validation: object) -> tuple[object, object]:
-    """A pair of inputs and targets."""
-    if not isinstance(validation, tuple | list) or len(validation) != 2:
-        raise TypeError(f"validation must be a pair (inputs, targets), got {type(validation).__name__}")
-    return validation[0], validation[1]
+def check_validation(validation: object) -> tuple[object, object, object]:
+    """Inputs, targets and, where given, weights."""
+    if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
+        raise TypeError(
+            "validation must be a pair (inputs, targets) or (inputs, targets, sample_weight), "
+            f"got {type(validation).__name__}"
+        )
+    return validation[0], validation[1], validation[2] if len(validation) == 3 else None
 
 
 def check_runs(name: str, inputs: Tensor, network: SeparableNetwork) -> None:

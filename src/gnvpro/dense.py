@@ -91,7 +91,7 @@ class DenseModel:
             if not info.item() or not math.isfinite(damping):
                 self._factor = (damping, factor)
                 return damping
-            more = max(10 * damping, ROUNDING * self.scale)
+            more = max(10 * damping, ROUNDING * self.scale) or 1.0  # a zero matrix has no scale
             diagonal.add_(more - damping)
             damping = more
 

@@ -178,6 +178,8 @@ def numbers(record: Record) -> str:
         parts.append(f"{100 * record.validation_accuracy:.2f} %")
     if record.radius is not None:
         parts.append(f"radius {record.radius:.1e}")
+    elif record.damping is not None:
+        parts.append(f"damping {record.damping:.1e}")
     return "  ".join(parts)
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -273,20 +273,32 @@ class Misfit:
 
     loss: Loss
     targets: Tensor
-    weights: Tensor  # (rows, 1), summing to one
+    weights: Tensor  # (rows, 1), summing to one over the training set
+    weighted: bool = False  # whether samples differ in weight
 
     @staticmethod
-    def mean(loss: Loss, targets: Tensor) -> Misfit:
-        """The plain mean."""
+    def mean(loss: Loss, targets: Tensor, sample_weight: Tensor | None = None) -> Misfit:
+        """The plain mean, or that with a weight a sample, which all rows (pixels, positions) of the sample share."""
         rows = targets.shape[0]
-        return Misfit(loss, targets, torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device))
+        if sample_weight is None:
+            weights = torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device)
+        else:
+            weights = sample_weight.repeat_interleave(rows // sample_weight.shape[0])[:, None]
+            weights = weights / weights.max()  # before the sum, which could overflow
+            weights = weights / weights.sum()
+        return Misfit(loss, targets, weights, weighted=sample_weight is not None)
 
     def take(self, samples: Tensor, n_samples: int) -> Misfit:
-        """The mean over some of the samples, each of which may have several rows (pixels, positions)."""
+        """The part of some of the samples, so scaled that the average over equal parts is the whole.
+
+        Where samples are weighted a part's weights need not sum to one: were they made to, samples that happen to be
+        among light ones would count for more than their weight.
+        """
         each = self.targets.shape[0] // n_samples
         rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
         weights = self.weights[rows]
-        return Misfit(self.loss, self.targets[rows], weights / weights.sum())
+        share = samples.shape[0] / n_samples if self.weighted else weights.sum()
+        return replace(self, targets=self.targets[rows], weights=weights / share)
 
     @property
     def isotropic(self) -> bool:
@@ -325,4 +337,5 @@ class Misfit:
         accuracy = getattr(self.loss, "accuracy", None)
         if accuracy is None:
             return None
-        return float(self.weights[:, 0] @ accuracy(outputs, self.targets).to(torch.float64))
+        right = self.weights[:, 0] @ accuracy(outputs, self.targets).to(torch.float64)
+        return float(right / self.weights.sum())

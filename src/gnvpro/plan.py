@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -20,6 +21,14 @@ class Data:
     inputs: Tensor
     misfit: Misfit
 
+    def where(self, kept: Tensor) -> Data:
+        """Without samples of weight zero: they change nothing, and neither work nor batches should see them."""
+        if kept.all():
+            return self
+        samples = kept.nonzero()[:, 0]
+        part = self.misfit.take(samples, kept.shape[0])
+        return Data(self.inputs[samples], replace(part, weights=part.weights / part.weights.sum()))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -34,6 +43,7 @@ class Plan:
     iterations_per_batch: int
     sweeps: float
     keep_best: bool
+    patience: float  # iterations without a better validation score
     checkpoint: Path | None
     checkpoint_every: int
 
@@ -61,3 +71,9 @@ class Best:
     score: float
     theta: Tensor
     W: Tensor
+
+
+def score(loss: float | None, accuracy: float | None) -> float:
+    """What "best" means on the validation set: the accuracy, or the loss where there is none."""
+    value = accuracy if accuracy is not None else -math.inf if loss is None else -loss
+    return -math.inf if math.isnan(value) else value

@@ -31,7 +31,7 @@ from gnvpro.listeners import Listener
 from gnvpro.methods import Iterate, Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.objective import Problem, ReducedObjective
-from gnvpro.plan import Best, Cursor, Data, Plan
+from gnvpro.plan import Best, Cursor, Data, Plan, score
 from gnvpro.status import Status
 
 MakeMethod = Callable[[Problem, Start, Settings, "State | None"], Method]
@@ -150,6 +150,8 @@ class Run:
             self._tell(record, method)
             if self.on_iteration is not None:
                 self.on_iteration(record)
+            if self._stalled():
+                return Status.NO_BETTER
         self.start = Start(method.point.theta, method.point.W, method.bound)
         return Status.RUNNING
 
@@ -260,12 +262,18 @@ class Run:
         outputs = with_ones(self.network.features(theta, self.validation.inputs), self.network.bias) @ W.T
         loss, accuracy = self.validation.misfit.value(outputs), self.validation.misfit.accuracy(outputs)
         self._scores = (loss, accuracy)
-        score = -loss if accuracy is None else accuracy
         # The best model of an earlier level is not the network that this run will return.
         if self.plan.keep_best and (
-            self.best is None or (self.cursor.level, score) > (self.best.level, self.best.score)
+            self.best is None or (self.cursor.level, score(loss, accuracy)) > (self.best.level, self.best.score)
         ):
-            self.best = Best(self.cursor.level, score, theta.clone(), W.clone())
+            self.best = Best(self.cursor.level, score(loss, accuracy), theta.clone(), W.clone())
+
+    def _stalled(self) -> bool:
+        """Whether the validation score has not improved for too long; told by the history, so a resumed run knows."""
+        if math.isinf(self.plan.patience):
+            return False
+        scores = [score(r.validation_loss, r.validation_accuracy) for r in self.history if r.level == self.cursor.level]
+        return len(scores) - 1 - scores.index(max(scores)) >= self.plan.patience
 
     def _tell(self, record: Record, method: Method | None) -> None:
         """Checkpoint first: what listeners or the user's function do must not cost the iteration."""

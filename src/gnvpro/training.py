@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gnvpro import checkpoint as checkpoints
 from gnvpro.arguments import (
@@ -22,22 +22,23 @@ from gnvpro.arguments import (
     check_number,
     check_penalty,
     check_runs,
+    check_sample_weight,
     check_targets,
     check_validation,
     check_work,
     evaluation_mode,
 )
 from gnvpro.find_head import find_head
-from gnvpro.head import Eliminator
+from gnvpro.head import Eliminator, WarmStart
 from gnvpro.history import History, Record
 from gnvpro.least_squares import LeastSquares
 from gnvpro.levels import can_be_refined
 from gnvpro.listeners import Listener, progress_listener
-from gnvpro.losses import HalfSquaredError, Loss, get_loss
+from gnvpro.losses import HalfSquaredError, Loss, Misfit, get_loss
 from gnvpro.methods import Settings
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
-from gnvpro.objective import Problem
+from gnvpro.objective import Problem, ReducedObjective, ReducedPoint
 from gnvpro.penalties import Tikhonov
 from gnvpro.plan import Data, Plan
 from gnvpro.run import METHODS, Run
@@ -73,7 +74,8 @@ def train(
     loss: str | Loss,
     method: str = "gnvpro",
     head: str | None = None,
-    validation: tuple[Any, Any] | None = None,
+    sample_weight: Any = None,
+    validation: tuple[Any, ...] | None = None,
     theta_penalty: float | Tikhonov | None = None,
     head_penalty: float | None = None,
     work: float | Sequence[float] = 600.0,
@@ -88,6 +90,7 @@ def train(
     levels: int = 1,
     learning_rate: float = 1e-3,
     keep: str = "last",
+    patience: int | None = None,
     eliminator: Eliminator | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -108,7 +111,9 @@ def train(
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "gauss-newton", "adam" and
             "nesterov" train theta and W together, from the eliminated head.
         head: the name of the last layer; found by running the model when not given.
-        validation: a pair (inputs, targets) whose loss (and accuracy) is recorded at every accepted step.
+        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter.
+        validation: a pair (inputs, targets), or these and weights, whose loss (and accuracy) is
+            recorded at every accepted step.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
@@ -127,6 +132,7 @@ def train(
             `result.model` is then the deepest network; the model given stays as trained on the first level.
         learning_rate: of "adam" and "nesterov".
         keep: "last" or "best", the model with the best validation accuracy, or loss where there is no accuracy.
+        patience: iterations without a better validation accuracy (or loss) after which to stop; without it, never.
         eliminator: how the head is eliminated, for example `gnvpro.NewtonKrylov(max_rank=15)`; chosen by default.
         seed: of everything random.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption.
@@ -163,6 +169,7 @@ def train(
         iterations_per_batch=check_count("iterations_per_batch", iterations_per_batch, 1),
         sweeps=math.inf if sweeps is None else check_count("sweeps", sweeps, 1),
         keep_best=check_choice("keep", keep, ("last", "best")) == "best",
+        patience=math.inf if patience is None else check_count("patience", patience, 1),
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=check_count("checkpoint_every", checkpoint_every, 1),
     )
@@ -172,6 +179,8 @@ def train(
     seed = check_count("seed", seed, 0)
     if plan.keep_best and validation is None:
         raise ValueError('keep="best" needs validation=(inputs, targets) to tell which model is best')
+    if patience is not None and validation is None:
+        raise ValueError(f"patience={patience} needs validation=(inputs, targets) to tell what is better")
     if levels > 1 and not can_be_refined(model):
         raise ValueError(
             f"levels={levels} needs a model with a module that has a method prolongated(), such as "
@@ -185,23 +194,29 @@ def train(
     if on_iteration is not None and not callable(on_iteration):
         raise TypeError(f"on_iteration must be a function of one record, got {on_iteration!r}")
     inputs = check_inputs("inputs", inputs, model)
+    weights = check_sample_weight("sample_weight", sample_weight, inputs)
 
     with evaluation_mode(model), suitable_threads(inputs.numel()):
         network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]))
         penalty = plan.theta_penalty.bind(model, network.parameters)
-        data = Data(inputs, check_targets("targets", targets, inputs, network, objective))
+        data = Data(inputs, check_targets("targets", targets, inputs, network, objective, weights))
+        if weights is not None:
+            data = data.where(weights > 0)
         held_out = None
         if validation is not None:
-            val_inputs, val_targets = check_validation(validation)
+            val_inputs, val_targets, val_weight = check_validation(validation)
             val_inputs = check_inputs("validation inputs", val_inputs, model)
             check_runs("validation inputs", val_inputs, network)
+            val_weight = check_sample_weight("validation weights", val_weight, val_inputs)
             held_out = Data(
-                val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective)
+                val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective, val_weight)
             )
         eliminator = eliminator or default_eliminator(objective, network)
         exact = dense or DenseSettings()
         if solver == "dense":  # whether it can be used is told before any work
-            pick_solver(solver, Problem(network, inputs, data.misfit, penalty, plan.head_penalty), eliminator, exact)
+            pick_solver(
+                solver, Problem(network, data.inputs, data.misfit, penalty, plan.head_penalty), eliminator, exact
+            )
         settings = Settings(
             eliminator, solver, exact, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf
         )
@@ -244,8 +259,10 @@ def run_identity(
         {
             "inputs": data.inputs,
             "targets": data.misfit.targets,
+            "sample_weight": data.misfit.weights,
             "validation inputs": held_out.inputs if held_out else None,
             "validation targets": held_out.misfit.targets if held_out else None,
+            "validation weights": held_out.misfit.weights if held_out else None,
         },
         {
             "loss": type(loss).__qualname__,
@@ -262,9 +279,22 @@ def run_identity(
             "sweeps": plan.sweeps,
             "learning_rate": settings.learning_rate,
             "keep": "best" if plan.keep_best else "last",
+            "patience": plan.patience,
             "eliminator": repr(settings.eliminator),
             "solver": settings.solver,
             "dense": repr(settings.dense),
             "seed": settings.seed,
         },
     )
+
+
+def reduced_point(
+    model: nn.Module, inputs: Tensor, misfit: Misfit, theta_penalty: float | Tikhonov, head_penalty: float
+) -> ReducedPoint:
+    """The reduced objective at the model's own theta: its value, gradient, curvature and inner Hessian there."""
+    with evaluation_mode(model):
+        network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(inputs.shape[0]))
+        penalty = check_penalty(theta_penalty).bind(model, network.parameters)
+        problem = Problem(network, inputs, misfit, penalty, head_penalty)
+        objective = ReducedObjective(problem, default_eliminator(misfit.loss, network))
+        return objective.start(network.theta(), WarmStart(network.W()))

@@ -106,9 +106,12 @@ class TrustRegion(Generic[PointT]):
         if not torch.isfinite(self.point.gradient()).all():
             self.status = Status.NOT_FINITE
             return None
+        if not self.point.gradient().any():
+            self.status = Status.CONVERGED
+            return None
         if self.model is None:
             self.model = self.build_model(self.point)
-        if self.model.rank == 0 and self.point.gradient().any():  # there is a way down, but no curvature to go by
+        if self.model.rank == 0:  # there is a way down, but no curvature to go by
             self.status = Status.NOT_FINITE
             return None
         step, bound = self.rule.propose(self.model, self.bound)
