@@ -34,7 +34,9 @@ def scaled(values: Tensor) -> Tensor:
 
 
 torch.manual_seed(0)
-model = nn.Sequential(gnvpro.networks.NeuralODE(55, 8, depth=4, dtype=torch.float64), nn.Linear(8, 72).double())
+model = nn.Sequential(
+    gnvpro.networks.NeuralODE(55, 8, depth=4, final_time=2.0, dtype=torch.float64), nn.Linear(8, 72).double()
+)
 result = gnvpro.train(
     model,
     scaled(inputs),
@@ -83,8 +85,9 @@ curve.legend()
 
 for name, error in errors.items():
     every.plot(torch.linspace(0, 100, len(error)), error.sort().values, label=name)
-every.set(yscale="log", xlabel="share of test samples, %", ylabel="relative error at most", title="Every test sample")
-every.legend()
+every.set(xlabel="share of test samples, %", ylabel="relative error at most", title="Every test sample")
+every.set(yscale="log", ylim=(3e-4, 10))
+every.legend(loc="upper left")
 
 sample = int(errors["network"].argmax())
 times = 0.39 + 0.01 * torch.arange(12)
@@ -93,7 +96,7 @@ with torch.no_grad():
 for point in range(6):
     worst.plot(times, test[1][sample].reshape(12, 6)[:, point], color=f"C{point}", label=f"point {point + 1}")
     worst.plot(times, predicted[:, point], "x", color=f"C{point}")
-worst.set(xlabel="time", ylabel="concentration", title="Worst test sample: lines, network: crosses")
+worst.set(xlabel="time", ylabel="concentration", title="Worst test sample (crosses: network)")
 worst.legend(ncols=2, fontsize="small")
 
 folder = Path("runs/demo")
