@@ -85,7 +85,7 @@ class JSONLines:
 
 
 class TensorBoard:
-    """Every number of a record as a scalar against work units, for the TensorBoard viewer."""
+    """Every number of a record as a scalar against the iteration, for the TensorBoard viewer."""
 
     def __init__(self, directory: str | Path) -> None:
         try:
