@@ -167,7 +167,7 @@ class Newton:
     atol: float = 1e-10
     rtol: float = 1e-10
     iterations: int = 400
-    refactor_after: int = 4  # trials; a factor that has not brought convergence by then is too old
+    refactor_after: int = 3  # trials; a factor that has not brought convergence by then is too old
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
