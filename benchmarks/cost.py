@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.find_head import find_head
-from gnvpro.losses import Misfit, get_loss, prepare_targets
+from gnvpro.losses import get_loss, prepare_targets
+from gnvpro.misfit import Misfit
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.networks import ConvNet, NeuralODE
 from gnvpro.objective import Problem, ReducedObjective, ReducedPoint

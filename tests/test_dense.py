@@ -19,7 +19,8 @@ from gnvpro.directions import all_directions, choose, moving_directions
 from gnvpro.find_head import find_head
 from gnvpro.head import Eliminator
 from gnvpro.least_squares import LeastSquares
-from gnvpro.losses import HalfSquaredError, Logistic, Loss, Misfit, Multinomial, matrix_root, prepare_targets
+from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial, prepare_targets
+from gnvpro.misfit import Misfit, matrix_root
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.newton import Newton, NewtonKrylov

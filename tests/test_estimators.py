@@ -237,7 +237,7 @@ def test_the_core_does_not_need_scikit_learn() -> None:
 def test_the_spread_is_that_of_bayesian_linear_regression() -> None:
     torch.manual_seed(0)
     Z, targets = torch.randn(30, 4, dtype=torch.float64), torch.randn(30, 2, dtype=torch.float64)
-    misfit = gnvpro.losses.Misfit.mean(gnvpro.HalfSquaredError(), targets)
+    misfit = gnvpro.misfit.Misfit.mean(gnvpro.HalfSquaredError(), targets)
     posterior = head_posterior(Z, misfit, torch.zeros_like(targets), 0.1, 30.0)
     precision = Z.T @ Z + 3.0 * torch.eye(4, dtype=torch.float64)
     assert torch.allclose(posterior.spread(Z)[:, 0], (Z @ torch.linalg.inv(precision) * Z).sum(1))
@@ -249,7 +249,7 @@ def test_dof_of_the_features_is_the_trace_it_estimates() -> None:
     torch.manual_seed(0)
     X, y = wave(100, 0)
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    misfit = gnvpro.losses.Misfit.mean(gnvpro.HalfSquaredError(), torch.from_numpy(y)[:, None])
+    misfit = gnvpro.misfit.Misfit.mean(gnvpro.HalfSquaredError(), torch.from_numpy(y)[:, None])
     point = gnvpro.training.reduced_point(model, torch.from_numpy(X), misfit, 1e-3, 1e-3)
     total = point.curvature().dense()
     exact = 12 - 1e-3 * float(torch.linalg.inv(total).trace())

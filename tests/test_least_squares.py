@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from checks import F64, against_dense
 from gnvpro.head import WarmStart
 from gnvpro.least_squares import LeastSquares
-from gnvpro.losses import HalfSquaredError, Misfit
+from gnvpro.losses import HalfSquaredError
+from gnvpro.misfit import Misfit
 
 SHAPES = {"tall": (20, 4), "wide": (4, 9), "square": (5, 5)}
 

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from cases import Poisson, PseudoHuber
 from gnvpro import HalfSquaredError, Logistic, Loss, Multinomial
-from gnvpro.losses import Misfit, get_loss, prepare_targets
+from gnvpro.losses import get_loss, prepare_targets
+from gnvpro.misfit import Misfit
 
 F64 = torch.float64
 

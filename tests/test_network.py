@@ -10,7 +10,7 @@ from cases import CASES, F64, SkipNet, made, mlp
 from checks import adjoint_gap, relative
 from gnvpro.find_head import find_head
 from gnvpro.head import with_ones
-from gnvpro.network import SeparableNetwork, WorkMeter
+from gnvpro.network import SeparableNetwork, WorkMeter, cached_chunk
 from gnvpro.operators import LinearOperator
 
 
@@ -147,3 +147,9 @@ def test_autodiff_works_where_gradients_are_switched_off():
         d = off.jvp(m.direction(m.theta))
     torch.testing.assert_close(d, m.network.linearize(m.theta, m.inputs).jvp(m.direction(m.theta)))
     assert all(p.grad is None for p in m.model.parameters())
+
+
+def test_images_are_taken_a_few_at_a_time_and_vectors_all_at_once():
+    assert cached_chunk(torch.zeros(7, 3, 32, 32)) == 97
+    assert cached_chunk(torch.zeros(2, 3, 400, 400)) == 1
+    assert cached_chunk(torch.zeros(7, 55)) is None

@@ -12,7 +12,8 @@ from checks import F64, adjoint_gap, against_dense, relative
 from gnvpro import Logistic, Multinomial, Newton, NewtonKrylov, Status
 from gnvpro.head import WarmStart
 from gnvpro.least_squares import LeastSquares
-from gnvpro.losses import HalfSquaredError, Misfit
+from gnvpro.losses import HalfSquaredError
+from gnvpro.misfit import Misfit
 from gnvpro.newton import HeadObjective, assemble_hessian, cholesky
 
 

@@ -24,13 +24,17 @@ def run_blocks(text: str) -> dict[str, object]:
     return names
 
 
-def test_the_readme_trains_a_classifier_and_a_regression(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_trains_a_classifier_and_a_regression(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the checkpoint is written
     names = run_blocks(README.read_text())
     result, model, new_inputs = names["result"], names["model"], names["new_inputs"]
     assert result.history[-1].validation_accuracy > 0.9
     assert result.history[-1].loss < result.history[0].loss
     assert model(new_inputs).argmax(1).tolist() == [0, 1, 2]
     assert isinstance(names["fit"].model, torch.nn.Module)
+    assert (tmp_path / "run.checkpoint").exists()
     assert "tensor([0, 1, 2])" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from cases import F64, Poisson
 from checks import adjoint_gap, against_dense, relative, taylor_order
 from gnvpro import HalfSquaredError, Logistic, Multinomial, Newton, NewtonKrylov
 from gnvpro.least_squares import LeastSquares
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.reduced_jacobian import ReducedDerivatives
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import gnvpro
 from cases import CASES, F64, Made, make, pixel_labels, pixel_net, real
 from checks import relative
-from gnvpro.losses import HalfSquaredError, Misfit, Multinomial
+from gnvpro.losses import HalfSquaredError, Multinomial
+from gnvpro.misfit import Misfit
 
 COUNTS = torch.tensor([1, 3, 0, 2, 1, 0, 4, 1, 2, 1, 1, 2, 0, 1, 5, 1, 1, 2, 1, 1])
 NAMES = [

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.find_head import Anatomy
-from gnvpro.losses import Loss, Misfit, prepare_targets
+from gnvpro.losses import Loss, prepare_targets
+from gnvpro.misfit import Misfit
 from gnvpro.network import SeparableNetwork
 from gnvpro.penalties import Tikhonov
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from gnvpro.autodiff import FeatureLinearization
 from gnvpro.directions import Directions
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.outer import Blocks, add_square
 from gnvpro.reduced_jacobian import ReducedDerivatives
 

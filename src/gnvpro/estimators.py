@@ -29,7 +29,8 @@ from sklearn.utils.validation import validate_data
 from torch import nn
 
 from gnvpro.estimator_base import FIRST_NOISE, Array, NetworkEstimator, Part, Penalties, features_of
-from gnvpro.losses import Loss, Misfit, prepare_targets
+from gnvpro.losses import Loss, prepare_targets
+from gnvpro.misfit import Misfit
 from gnvpro.posterior import head_posterior, held_out_variance, noise_variance, shrunk
 from gnvpro.training import reduced_point
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator
 from gnvpro.status import Status
 

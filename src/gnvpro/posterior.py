@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.krylov import arnoldi
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.newton import cholesky
 from gnvpro.objective import ReducedPoint
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.head import HeadFit
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator, symmetric
 
 

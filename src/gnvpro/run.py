@@ -29,7 +29,7 @@ from gnvpro.history import History, Record
 from gnvpro.levels import prolongated
 from gnvpro.listeners import Listener
 from gnvpro.methods import Iterate, Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
-from gnvpro.network import SeparableNetwork, WorkMeter
+from gnvpro.network import SeparableNetwork, WorkMeter, cached_chunk
 from gnvpro.objective import Problem, ReducedObjective
 from gnvpro.plan import Best, Cursor, Data, Plan, score
 from gnvpro.status import Status
@@ -77,7 +77,8 @@ class Run:
         self.network = self._see(model)
 
     def _see(self, model: nn.Module) -> SeparableNetwork:
-        return SeparableNetwork(model, find_head(model, self.train.inputs[:2], self.head), self.meter)
+        chunk = cached_chunk(self.train.inputs)
+        return SeparableNetwork(model, find_head(model, self.train.inputs[:2], self.head), self.meter, chunk)
 
     # -- the loops
 

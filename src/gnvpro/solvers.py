@@ -20,7 +20,7 @@ from torch import Tensor
 from gnvpro.assemble import Assembler
 from gnvpro.directions import choose, moving_directions
 from gnvpro.head import Eliminator
-from gnvpro.losses import Misfit
+from gnvpro.misfit import Misfit
 from gnvpro.newton import NewtonKrylov
 from gnvpro.objective import Problem
 

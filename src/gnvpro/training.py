@@ -34,8 +34,9 @@ from gnvpro.history import History, Record
 from gnvpro.least_squares import LeastSquares
 from gnvpro.levels import can_be_refined
 from gnvpro.listeners import Listener, progress_listener
-from gnvpro.losses import HalfSquaredError, Loss, Misfit, get_loss
+from gnvpro.losses import HalfSquaredError, Loss, get_loss
 from gnvpro.methods import Settings
+from gnvpro.misfit import Misfit
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.newton import Newton, NewtonKrylov
 from gnvpro.objective import Problem, ReducedObjective, ReducedPoint

@@ -56,7 +56,8 @@ class SavedRun:
         found: dict[str, np.ndarray] = {}
         for name in (PREDICTIONS, Snapshots.FILE):
             if (self.directory / name).is_file():
-                with np.load(self.directory / name) as file:
+                # opened here: numpy leaves the file open when the archive in it is damaged
+                with open(self.directory / name, "rb") as handle, np.load(handle) as file:
                     found |= {key: file[key] for key in file.files}
         return found
 
