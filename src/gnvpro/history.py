@@ -14,6 +14,10 @@ class Record:
     """One iteration: the last accepted model after it, and the trial that was made.
 
     The first record of a run is its start, before any trial: `accepted` is true there and what only a trial has is None.
+
+    >>> start = Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0)
+    >>> start.loss, start.radius is None
+    (0.5, True)
     """
 
     iteration: int
@@ -43,7 +47,13 @@ class Record:
 
 
 class History(Sequence[Record]):
-    """The records of a run, in order."""
+    """The records of a run, in order.
+
+    >>> history = History()
+    >>> history.append(Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0))
+    >>> history.column("loss"), history[-1].work
+    ([0.5], 1.0)
+    """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._records = list(records)

@@ -25,7 +25,11 @@ from gnvpro.status import Status
 
 @runtime_checkable
 class Listener(Protocol):
-    """Hears of every record of a run."""
+    """Hears of every record of a run.
+
+    >>> isinstance(Lines(), Listener)
+    True
+    """
 
     def begin(self, history: History, budget: float) -> None:
         """The run starts, or goes on after these records; it may spend `budget` work units in all."""
@@ -41,7 +45,16 @@ class Listener(Protocol):
 
 
 class CSVFile:
-    """One line a record, flushed at once; empty where a record has no value."""
+    """One line a record, flushed at once; empty where a record has no value.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = CSVFile(Path(folder) / "history.csv")
+    ...     file.begin(History(), budget=10)
+    ...     file.end(Status.WORK_SPENT)
+    ...     print(file.path.read_text().split(",")[:3])
+    ['iteration', 'loss', 'misfit']
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -64,7 +77,17 @@ class CSVFile:
 
 
 class JSONLines:
-    """One JSON object a line, flushed at once."""
+    """One JSON object a line, flushed at once.
+
+    >>> import tempfile
+    >>> start = Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = JSONLines(Path(folder) / "history.jsonl")
+    ...     file.begin(History([start]), budget=10)
+    ...     file.end(Status.WORK_SPENT)
+    ...     print(json.loads(file.path.read_text())["loss"])
+    0.5
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -85,7 +108,15 @@ class JSONLines:
 
 
 class TensorBoard:
-    """Every number of a record as a scalar against the iteration, for the TensorBoard viewer."""
+    """Every number of a record as a scalar against the iteration, for the TensorBoard viewer.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     board = TensorBoard(folder)
+    ...     board.end(Status.WORK_SPENT)
+    ...     print(len(list(Path(folder).iterdir())), "event file")
+    1 event file
+    """
 
     def __init__(self, directory: str | Path) -> None:
         try:
@@ -109,7 +140,11 @@ class TensorBoard:
 
 
 class Lines:
-    """A line of text an iteration: for logs, and terminals without rich."""
+    """A line of text an iteration: for logs, and terminals without rich.
+
+    >>> Lines(sys.stdout).end(Status.WORK_SPENT)
+    The work budget is spent.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -127,7 +162,13 @@ class Lines:
 
 
 class Bar:
-    """A progress bar on the terminal: work done, loss, validation, radius, time left."""
+    """A progress bar on the terminal: work done, loss, validation, radius, time left.
+
+    `train(..., progress=True)` shows it; as a listener it can stand beside others.
+
+    >>> isinstance(Bar(), Listener)
+    True
+    """
 
     def begin(self, history: History, budget: float) -> None:
         """Show the bar."""

@@ -34,7 +34,11 @@ from torch import Tensor
 
 @runtime_checkable
 class Loss(Protocol):
-    """A convex loss of (rows, n_targets) outputs; every method works on all rows at once."""
+    """A convex loss of (rows, n_targets) outputs; every method works on all rows at once.
+
+    >>> isinstance(HalfSquaredError(), Loss)
+    True
+    """
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""
@@ -50,7 +54,11 @@ class Loss(Protocol):
 
 
 class HalfSquaredError:
-    """1/2 |x - c|^2, for regression."""
+    """1/2 |x - c|^2, for regression.
+
+    >>> HalfSquaredError().value(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]]))
+    tensor([12.5000])
+    """
 
     isotropic = True  # the Hessian of a row is the identity: formulas that know it never form (rows, n_targets) arrays
 
@@ -72,7 +80,11 @@ class HalfSquaredError:
 
 
 class Logistic:
-    """log(1 + e^x) - c x for one output, for two classes."""
+    """log(1 + e^x) - c x for one output, for two classes.
+
+    >>> Logistic().gradient(torch.tensor([[0.0]]), torch.tensor([[1.0]]))  # probability minus target
+    tensor([[-0.5000]])
+    """
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""
@@ -110,7 +122,11 @@ class Logistic:
 
 
 class Multinomial:
-    """log(sum e^x) - c . x, for classes that each have an output."""
+    """log(sum e^x) - c . x, for classes that each have an output.
+
+    >>> Multinomial().gradient(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # probabilities minus targets
+    tensor([[-0.5000,  0.5000]])
+    """
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""

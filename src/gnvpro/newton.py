@@ -122,7 +122,13 @@ class HeadObjective:
 
 @dataclass(frozen=True)
 class NewtonKrylov:
-    """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian."""
+    """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian.
+
+    Given to `train` as `eliminator=NewtonKrylov(max_rank=15)`.
+
+    >>> NewtonKrylov(max_rank=15).atol
+    1e-10
+    """
 
     max_rank: int = 100
     krylov_rtol: float = 1e-3
@@ -162,7 +168,15 @@ class NewtonKrylov:
 
 @dataclass(frozen=True)
 class Newton:
-    """Newton's method preconditioned by a Cholesky factor of a Hessian near by; the inverse Hessian is exact."""
+    """Newton's method preconditioned by a Cholesky factor of a Hessian near by; the inverse Hessian is exact.
+
+    >>> from gnvpro.losses import Logistic
+    >>> Z = torch.tensor([[1.0], [1.0], [1.0], [1.0]], dtype=torch.float64)  # a bias alone
+    >>> C = torch.tensor([[1.0], [1.0], [1.0], [0.0]], dtype=torch.float64)
+    >>> fit = Newton().fit(Z, Misfit.mean(Logistic(), C), 0.0, None)
+    >>> round(float(torch.sigmoid(fit.W)), 6)  # the share of ones
+    0.75
+    """
 
     atol: float = 1e-10
     rtol: float = 1e-10

@@ -19,7 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LinearOperator:
-    """A linear map known by what it does to a tensor, forwards (`mv`) and transposed (`rmv`)."""
+    """A linear map known by what it does to a tensor, forwards (`mv`) and transposed (`rmv`).
+
+    >>> difference = LinearOperator((2,), (1,), lambda x: x[1:] - x[:1], lambda y: torch.cat([-y, y]))
+    >>> (difference.T @ difference).dense()
+    tensor([[ 1., -1.],
+            [-1.,  1.]], dtype=torch.float64)
+    """
 
     domain: Shape
     codomain: Shape

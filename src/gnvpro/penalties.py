@@ -29,7 +29,12 @@ OperatorFactory = Callable[[nn.Module, "Sequence[tuple[str, tuple[int, ...]]]"],
 
 @dataclass(frozen=True)
 class Tikhonov:
-    """alpha/2 |B theta|^2; `operator` is B, or a function that makes B for a model, or None for the identity."""
+    """alpha/2 |B theta|^2; `operator` is B, or a function that makes B for a model, or None for the identity.
+
+    >>> penalty = Tikhonov(0.1).bind(nn.Linear(1, 1), [("weight", (2, 1))])
+    >>> round(penalty.value(torch.tensor([3.0, 4.0])), 6)
+    1.25
+    """
 
     alpha: float
     operator: LinearOperator | OperatorFactory | None = None
@@ -77,6 +82,12 @@ def time_differences(model: nn.Module, parameters: Sequence[tuple[str, tuple[int
 
     A network in time is a module with `time_step` and `nodal_parameters`, the names of its parameters whose first axis
     is time (`gnvpro.networks.NeuralODE` is one).
+
+    >>> from gnvpro.networks import NeuralODE
+    >>> flow = NeuralODE(3, 2, depth=4)
+    >>> B = time_differences(flow, [("b", (5, 2))])
+    >>> B.domain, B.codomain
+    ((10,), (8,))
     """
     steps = {
         f"{prefix}.{name}" if prefix else name: float(module.time_step)

@@ -31,7 +31,11 @@ MOST_FLOPS = 5e11
 
 @dataclass(frozen=True)
 class DenseSettings:
-    """The switches of the dense solver, at their measured defaults."""
+    """The switches of the dense solver, at their measured defaults.
+
+    >>> DenseSettings(memory=1e9).bytes
+    1000000000.0
+    """
 
     damping: bool = True  # Nielsen's damping; else a radius
     geodesic: bool | None = None  # the geodesic correction; by default for least squares only

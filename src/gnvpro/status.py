@@ -6,7 +6,11 @@ import enum
 
 
 class Status(enum.Enum):
-    """Why a solver or a training run stopped."""
+    """Why a solver or a training run stopped.
+
+    >>> print(Status.WORK_SPENT)
+    The work budget is spent.
+    """
 
     RUNNING = "The run has not finished."
     CONVERGED = "The gradient is below its tolerance."

@@ -52,7 +52,14 @@ SMALL_INPUTS = 200_000  # entries of the inputs up to which one thread is faster
 
 @dataclass(frozen=True)
 class Result:
-    """A trained model and how it came about."""
+    """A trained model and how it came about.
+
+    >>> import torch, gnvpro
+    >>> x = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
+    >>> result = gnvpro.train(torch.nn.Linear(1, 1).double(), x, 2 * x, loss="least_squares", head_penalty=0.0)
+    >>> result.status.name, result.work, round(float(result.model.weight.item()), 6)
+    ('HEAD_ONLY', 1.0, 2.0)
+    """
 
     model: nn.Module
     status: Status
