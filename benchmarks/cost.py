@@ -61,7 +61,7 @@ class Case:
         misfit = Misfit.mean(loss, prepare_targets(loss, self.targets, network.n_targets))
         penalty = Tikhonov(self.penalty).bind(self.model, network.parameters)
         problem = Problem(network, self.inputs, misfit, penalty, self.penalty)
-        return ReducedObjective(problem, default_eliminator(misfit, network)).start(network.theta(), None)
+        return ReducedObjective(problem, default_eliminator(misfit.loss, network)).start(network.theta(), None)
 
 
 def flow_case(samples: int, n_inputs: int, width: int, depth: int, n_targets: int, penalty: float) -> Case:

@@ -444,3 +444,14 @@ def test_gradient_norm_is_autograds_and_seconds_add_up():
     seconds = result.history.column("seconds")
     assert seconds == sorted(seconds)
     assert all(0 < r.inner_seconds < r.seconds for r in result.history)
+
+
+@pytest.mark.parametrize("eliminator", [gnvpro.Newton(), gnvpro.NewtonKrylov()])
+def test_least_squares_may_be_eliminated_by_newtons_method_too(eliminator):
+    exact = train("least_squares", work=60)
+    newton = train("least_squares", work=60, eliminator=eliminator)
+    assert newton.history[0].loss == pytest.approx(exact.history[0].loss, rel=1e-9)
+    assert newton.history[-1].loss < newton.history[0].loss
+    assert train("least_squares", work=60, eliminator=eliminator, solver="auto").history[1].solver == "krylov"
+    with pytest.raises(ValueError, match=r"solver='dense' cannot be used: .*SVD"):
+        train("least_squares", work=60, eliminator=eliminator, solver="dense")

@@ -41,6 +41,7 @@ class HeadFit:
     build_inverse: Callable[[], tuple[LinearOperator, Tensor | None]]
     exact: bool  # whether the inverse is that of the Hessian, or only one on a Krylov space
     old_factor: Tensor | None = None
+    rowwise: bool = False  # whether the inverse multiplies from the right, so that it takes any number of rows
 
     @cached_property
     def _inverse(self) -> tuple[LinearOperator, Tensor | None]:

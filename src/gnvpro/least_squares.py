@@ -47,4 +47,4 @@ class LeastSquares:
 
             return symmetric(tuple(W.shape), solve), None
 
-        return HeadFit(W, Z @ W.T, Status.CONVERGED, 1, build_inverse, exact=True)
+        return HeadFit(W, Z @ W.T, Status.CONVERGED, 1, build_inverse, exact=True, rowwise=True)

@@ -103,7 +103,7 @@ class ReducedDerivatives:
         shape = (self.Z.shape[0], self.n_features)
         if not self.fit.exact:
             return symmetric(shape, self._curvature_composed)
-        if self.misfit.isotropic:
+        if self.misfit.isotropic and self.fit.rowwise:
             return symmetric(shape, self._curvature_isotropic)
         return symmetric(shape, self._curvature_exact)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from gnvpro.assemble import Assembler
 from gnvpro.directions import choose, moving_directions
 from gnvpro.head import Eliminator
+from gnvpro.least_squares import LeastSquares
 from gnvpro.misfit import Misfit
 from gnvpro.newton import NewtonKrylov
 from gnvpro.objective import Problem
@@ -96,14 +97,22 @@ def choose_solver(problem: Problem, eliminator: Eliminator, settings: DenseSetti
     q = moving_directions(network.model, network.parameters, problem.inputs.device).count
     flops = problem.inputs.shape[0] * seeds_for(problem, settings) * q**2 + q**3 / 3
     small = 0 < q <= MOST_DIRECTIONS and flops <= MOST_FLOPS and not isinstance(eliminator, NewtonKrylov)
-    return "dense" if small and obstacle(problem, settings) is None else "krylov"
+    trouble = not small or rowwise_obstacle(problem, eliminator) or obstacle(problem, settings)
+    return "krylov" if trouble else "dense"
+
+
+def rowwise_obstacle(problem: Problem, eliminator: Eliminator) -> str | None:
+    """For least squares the matrix is assembled from an inverse Hessian that acts on rows, which only the SVD gives."""
+    if problem.misfit.isotropic and not isinstance(eliminator, LeastSquares):
+        return f"for least squares it needs the head eliminated by SVD, the default, not by {type(eliminator).__name__}"
+    return None
 
 
 def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> DenseSettings | None:
     """The settings of the dense solver where it is asked for or best; None for Krylov spaces."""
     settings = settings.resolved(problem.misfit)
     if solver == "dense":
-        trouble = obstacle(problem, settings)
+        trouble = rowwise_obstacle(problem, eliminator) or obstacle(problem, settings)
         if trouble is not None:
             raise ValueError(f"solver='dense' cannot be used: {trouble}; use solver='krylov' or 'auto'")
         return settings
