@@ -21,7 +21,13 @@ Samples = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Split:
-    """Three disjoint sets of (inputs, targets)."""
+    """Three disjoint sets of (inputs, targets).
+
+    >>> from gnvpro.data import ellipse
+    >>> inputs, targets = ellipse.load().train
+    >>> inputs.shape, targets.shape
+    (torch.Size([5000, 2]), torch.Size([5000]))
+    """
 
     train: Samples
     validation: Samples
@@ -29,7 +35,12 @@ class Split:
 
 
 def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: int) -> Split:
-    """Shuffle by a seed and cut in the proportion of `shares`; rounding goes to the training set."""
+    """Shuffle by a seed and cut in the proportion of `shares`; rounding goes to the training set.
+
+    >>> parts = split(torch.arange(11), torch.arange(11), (2, 1, 1), seed=0)
+    >>> len(parts.train[0]), len(parts.validation[0]), len(parts.test[0])
+    (7, 2, 2)
+    """
     n, whole = len(inputs), sum(shares)
     if len(targets) != n:
         raise ValueError(f"inputs and targets must have as many rows, got {n} and {len(targets)}")
@@ -43,7 +54,11 @@ def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: i
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The data directory: the argument, else GNVPRO_DATA, else the user's cache; it need not exist yet."""
+    """The data directory: the argument, else GNVPRO_DATA, else the user's cache; it need not exist yet.
+
+    >>> data_directory("sets").name
+    'sets'
+    """
     chosen = data_dir or os.environ.get("GNVPRO_DATA")
     if chosen:
         return Path(chosen).expanduser()

@@ -47,6 +47,10 @@ def load(
 
     `seed` shuffles before the split. The authors' file is cdr/CDR_Data.mat in the data directory. `samples`, `mesh`,
     `draw_seed`, `workers` and `progress` are for source "simulated", which is made once and kept in the data directory.
+
+    >>> inputs, targets = load().train
+    >>> inputs.shape, targets.shape
+    (torch.Size([400, 55]), torch.Size([400, 72]))
     """
     if source != "simulated" and not is_shipped(samples, mesh, draw_seed):
         raise ValueError(f"samples, mesh and draw_seed need source='simulated', got source={source!r}")

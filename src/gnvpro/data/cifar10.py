@@ -36,7 +36,13 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Split:
-    """Standardised images (n, 3, 32, 32) and labels; the seed draws the validation images."""
+    """Standardised images (n, 3, 32, 32) and labels; the seed draws the validation images.
+
+    >>> load(data_dir="no-such-folder", download=False)  # tells what to put where
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: ...
+    """
     folder = find(data_dir, download)
     images, labels = read(folder, TRAIN)
     order = np.random.default_rng(seed).permutation(len(images))

@@ -40,7 +40,14 @@ def load(
     workers: int | None = None,
     progress: bool = True,
 ) -> Split:
-    """The set on mesh x mesh x mesh/2 cells, mean removed; `draw_seed` draws the inputs, `seed` shuffles and splits."""
+    """The set on mesh x mesh x mesh/2 cells, mean removed; `draw_seed` draws the inputs, `seed` shuffles and splits.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     small = load(10, 24, data_dir=folder, workers=1, progress=False)
+    >>> small.train[1].shape, bool(small.train[1].mean(0).abs().max() < 1e-12)
+    (torch.Size([8, 882]), True)
+    """
     if samples < sum(SHARES):
         raise ValueError(f"samples must be at least {sum(SHARES)} to fill all three sets, got {samples}")
     _, inputs, targets = simulated(

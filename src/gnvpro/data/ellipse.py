@@ -18,7 +18,11 @@ CLASSES = ("inside", "outside")
 
 
 def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
-    """Three sets drawn one after the other by the seed."""
+    """Three sets drawn one after the other by the seed.
+
+    >>> [len(labels) for _, labels in (load().train, load().validation, load().test)]
+    [5000, 1000, 8000]
+    """
     generator = torch.Generator().manual_seed(seed)
     train, validation, test = (draw(samples, generator) for samples in sizes)
     return Split(train, validation, test)

@@ -59,7 +59,13 @@ class Scene:
 
 
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None) -> Split:
-    """Standardised spectra and labels 0 to 15, shuffled and split by the seed."""
+    """Standardised spectra and labels 0 to 15, shuffled and split by the seed.
+
+    Of a class with n pixels min(n - 10, 312) are for training and, a fifth of them, for test; the others for validation:
+
+    >>> [len(rows) for rows in split_rows(np.repeat([0, 1], [30, 500]), seed=0)]
+    [266, 198, 66]
+    """
     scene = read(data_dir)
     train, validation, test = (samples(scene, rows) for rows in split_rows(scene.labels, seed))
     return Split(train, validation, test)
