@@ -11,6 +11,7 @@ penalty that follows the noise serves both a surrogate of a smooth function and 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ class Penalties:
     head: float
 
 
-class NetworkEstimator(BaseEstimator):
+class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
 
     def _fit(self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None) -> None:
@@ -148,11 +149,11 @@ class NetworkEstimator(BaseEstimator):
         """The variance of the noise as far as it is known."""
         return 1.0
 
+    @abstractmethod
     def _learn_posterior(
         self, model: nn.Sequential, part: Part, rest: Part | None, loss: Loss, penalties: Penalties
     ) -> None:
         """Find out what is not known about the head."""
-        raise NotImplementedError
 
     def _make_features(self, n_inputs: int, seed: int) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
