@@ -173,18 +173,24 @@ class KrylovModel:
 def within_radius(values: Array, vectors: Array, beta: float, radius: float) -> tuple[Array, float]:
     """The minimiser of the projected model on the sphere of that radius, and the damping that puts it there."""
     right = beta * vectors[0]
+    damping = damping_for(values, right, radius)
+    z = vectors @ (right / (values + damping))
+    # The root is good to rounding; so should "on the sphere" be.
+    return z * (radius / np.linalg.norm(z)), damping
+
+
+def damping_for(values: Array, right: Array, radius: float) -> float:
+    """The damping under which |right / (values + damping)| is the radius; zero where it is shorter without any."""
 
     def norm(damping: float) -> float:
         return float(np.linalg.norm(right / (values + damping)))
 
-    # |right| = beta and values >= 0, so at a damping of beta / radius the step is inside, rounding included.
-    upper = beta / radius * (1 + 1e-10)
-    damping = 0.0
-    if norm(0.0) > radius:  # GMRES's step was longer; by rounding, this one may not be
-        damping = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
-    z = vectors @ (right / (values + damping))
-    # The root is good to rounding; so should "on the sphere" be.
-    return z * (radius / np.linalg.norm(z)), float(damping)
+    if norm(0.0) <= radius:
+        return 0.0
+    # values >= 0, so at a damping of |right| / radius the step is inside, rounding included.
+    upper = float(np.linalg.norm(right)) / radius * (1 + 1e-10)
+    root = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
+    return float(root)
 
 
 @dataclass(frozen=True)

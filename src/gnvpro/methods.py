@@ -20,12 +20,13 @@ from torch import Tensor
 
 from gnvpro.dense import Dense
 from gnvpro.head import Eliminator, WarmStart
-from gnvpro.krylov import Krylov
+from gnvpro.hybrid import SHORTEST, Hybrid, QuasiNewtonModel, SearchRule
+from gnvpro.krylov import Krylov, KrylovModel
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
 from gnvpro.solvers import DenseSettings, make_assembler, pick_solver
 from gnvpro.status import Status
-from gnvpro.step_rules import Damping, LocalModel, NielsenRule, RadiusRule
-from gnvpro.trust_region import TrustRegion
+from gnvpro.step_rules import Bound, Damping, NielsenRule, RadiusRule, Search
+from gnvpro.trust_region import Point, TrustRegion
 
 State = dict[str, Any]  # tensors, numbers, and dictionaries of them
 
@@ -36,7 +37,7 @@ class Start:
 
     theta: Tensor
     W: Tensor | None = None
-    bound: float | Damping | None = None  # radius or damping
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Method(Protocol):
         ...
 
     @property
-    def bound(self) -> float | Damping | None:
+    def bound(self) -> Bound | None:
         """The radius or damping that a following batch should start with, where the method has one."""
         ...
 
@@ -135,6 +136,7 @@ class TrustRegionMethod:
     """GNvpro and full Gauss-Newton: the same loop and the same Krylov space, on the reduced or on the full objective."""
 
     solver = "krylov"
+    bound_type: type[Damping] | type[Search] = Damping  # where the bound is not a plain radius
 
     def __init__(self, region: TrustRegion[ReducedPoint] | TrustRegion[FullPoint], settings: Settings) -> None:
         self.region, self.settings = region, settings
@@ -150,9 +152,15 @@ class TrustRegionMethod:
         return self.region.point
 
     @property
-    def bound(self) -> float | Damping | None:
-        """The radius, or the damping, of the next trial."""
+    def bound(self) -> Bound | None:
+        """What bounds the next trial."""
         return self.region.bound
+
+    @property
+    def builder(self) -> KrylovWithinBudget | Hybrid | None:
+        """What builds the local models, where it remembers something."""
+        build: object = self.region.build_model
+        return build if isinstance(build, KrylovWithinBudget | Hybrid) else None
 
     @property
     def next_passes(self) -> int:
@@ -175,9 +183,16 @@ class TrustRegionMethod:
         done = self.region.iterate()
         if done is None:
             return None
-        radius = done.bound if isinstance(done.bound, float) else None
+        radius = done.bound.radius if isinstance(done.bound, Search) else done.bound
         damping = done.damping if self.solver == "dense" else None
-        return Trial(done.accepted, radius, done.ratio, done.rank, damping, self.solver)
+        return Trial(
+            done.accepted,
+            radius if isinstance(radius, float) else None,
+            done.ratio,
+            done.rank,
+            damping,
+            self.solver,
+        )
 
     def state(self) -> State:
         """The point, how its head was found, the bound on the step, and whether gradient and model were built."""
@@ -186,27 +201,25 @@ class TrustRegionMethod:
             "x": region.point.x,
             "start_W": start.W if start else None,
             "start_factor": start.factor if start else None,
-            "bound": list(region.bound) if isinstance(region.bound, Damping) else region.bound,
+            "bound": list(region.bound) if isinstance(region.bound, tuple) else region.bound,
             "below_rounding": region.below_rounding,
             "has_gradient": self.gradient_passes == 0,
             "has_model": region.model is not None,
-            "rank_cap": getattr(region.build_model, "cap", None),
+            "builder": self.builder.state() if self.builder else None,
         }
 
     def resume(self, state: State) -> None:
         """Build again what a run that was put aside had built at its point."""
         bound = state["bound"]
-        self.region.bound = Damping(*bound) if isinstance(bound, list) else bound
+        self.region.bound = self.bound_type(*bound) if isinstance(bound, list) else bound
         self.region.below_rounding = state["below_rounding"]
         if state["has_gradient"]:
             self.point.gradient()
+        if self.builder:
+            self.builder.resume(state["builder"])
         if state["has_model"]:
-            build = self.region.build_model
-            if isinstance(build, KrylovWithinBudget):  # the budget was another when it was built
-                build.cap = state["rank_cap"]
-                self.region.model = build.build(self.point)
-            else:
-                self.region.model = build(self.point)  # type: ignore[arg-type]
+            again = self.builder.build if self.builder else self.region.build_model
+            self.region.model = again(self.point)  # type: ignore[arg-type]
 
 
 class DenseMethod(TrustRegionMethod):
@@ -234,6 +247,21 @@ class DenseMethod(TrustRegionMethod):
         return 1 + self.geodesic + self.gradient_passes
 
 
+class HybridMethod(TrustRegionMethod):
+    """GNvpro with quasi-Newton steps between Krylov spaces."""
+
+    solver = "hybrid"
+    bound_type = Search
+
+    def iterate(self) -> Trial | None:
+        """One trial step; a quasi-Newton direction that only leads up is given up for a Krylov space."""
+        region, bound = self.region, self.region.bound
+        too_short = isinstance(bound, Search) and bound.fraction < SHORTEST
+        if too_short and isinstance(region.model, QuasiNewtonModel) and isinstance(self.builder, Hybrid):
+            region.model = self.builder.renew(self.point)
+        return super().iterate()
+
+
 @dataclass
 class KrylovWithinBudget:
     """Krylov spaces no larger than the work budget leaves room for, the trial and its gradient counted."""
@@ -241,19 +269,32 @@ class KrylovWithinBudget:
     settings: Settings
     cap: int = 0
 
-    def __call__(self, point: ReducedPoint | FullPoint) -> LocalModel:
+    def __call__(self, point: Point) -> KrylovModel:
         """The local model at a point."""
         affordable = max(1, int((self.settings.passes_left() - 2) // 2))
         self.cap = min(self.settings.max_rank, affordable)
         return self.build(point)
 
-    def build(self, point: ReducedPoint | FullPoint) -> LocalModel:
-        """The local model with the cap as it is."""
+    def build(self, point: Point) -> KrylovModel:
+        """The local model with the cap as it is: the budget was another when it was built first."""
         return Krylov(self.cap, self.settings.rtol)(point)
+
+    @property
+    def pays(self) -> bool:
+        """Whether the budget lasts for a space and as many passes again for steps that use what it learnt."""
+        return self.settings.passes_left() > 4 * self.settings.max_rank
+
+    def state(self) -> State:
+        """The cap."""
+        return {"cap": self.cap}
+
+    def resume(self, state: State) -> None:
+        """Take up the cap."""
+        self.cap = state["cap"]
 
 
 def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
-    """The trust region on the reduced objective, with exact steps or with steps from Krylov spaces."""
+    """The trust region on the reduced objective: exact steps, steps from Krylov spaces, or quasi-Newton steps between these."""
     theta, warm = start.theta, None if start.W is None else WarmStart(start.W)
     if state is not None:
         theta, warm = state["x"], warm_start_of(state)
@@ -267,8 +308,12 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
         method = DenseMethod(region, settings, bool(dense.geodesic))
     else:
         objective = ReducedObjective(problem, settings.eliminator)
-        region = TrustRegion(objective, KrylovWithinBudget(settings), objective.start(theta, warm), start.bound)
-        method = TrustRegionMethod(region, settings)
+        first, krylov = objective.start(theta, warm), KrylovWithinBudget(settings)
+        if settings.solver == "krylov":
+            method = TrustRegionMethod(TrustRegion(objective, krylov, first, start.bound), settings)
+        else:
+            hybrid = Hybrid(krylov, lambda: krylov.pays)
+            method = HybridMethod(TrustRegion(objective, hybrid, first, start.bound, SearchRule()), settings)
     if state is not None:
         method.resume(state)
     return method

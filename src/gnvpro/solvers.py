@@ -25,7 +25,7 @@ from gnvpro.misfit import Misfit
 from gnvpro.newton import NewtonKrylov
 from gnvpro.objective import Problem
 
-SOLVERS = ("auto", "dense", "krylov")
+SOLVERS = ("auto", "dense", "hybrid", "krylov")
 MOST_DIRECTIONS = 3000
 MOST_FLOPS = 5e11
 

@@ -108,6 +108,17 @@ class Damping(NamedTuple):
     growth: float = 2.0
 
 
+class Search(NamedTuple):
+    """The bound of `SearchRule`: the radius of Krylov steps, and the fraction of a quasi-Newton step."""
+
+    radius: float | None = None
+    fraction: float = 1.0
+    searching: bool = False  # whether the trial was along a quasi-Newton direction
+
+
+Bound = float | Damping | Search  # a plain number is a radius
+
+
 @dataclass(frozen=True)
 class NielsenRule:
     """Damping by the gain ratio."""

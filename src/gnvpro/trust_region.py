@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gnvpro.operators import LinearOperator
 from gnvpro.status import Status
-from gnvpro.step_rules import Damping, LocalModel, RadiusRule, StepRule
+from gnvpro.step_rules import Bound, LocalModel, RadiusRule, StepRule
 
 
 class Point(Protocol):
@@ -75,7 +75,7 @@ class Iteration(Generic[PointT]):
     point: PointT
     accepted: bool
     ratio: float
-    bound: float | Damping  # that the trial was made with
+    bound: Bound  # that the trial was made with
     step_norm: float
     damping: float
     rank: int
@@ -89,7 +89,7 @@ class TrustRegion(Generic[PointT]):
         objective: Objective[PointT],
         build_model: Callable[[PointT], LocalModel],
         point: PointT,
-        bound: float | Damping | None = None,
+        bound: Bound | None = None,
         rule: StepRule | None = None,
     ) -> None:
         self.objective = objective
