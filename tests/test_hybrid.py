@@ -1,0 +1,236 @@
+"""Quasi-Newton steps between Krylov spaces: the algebra against explicit matrices, the search, and what it is good for."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import gnvpro
+from cases import made
+from checks import F64
+from gnvpro.hybrid import PAIRS, STEPS, Hybrid, QuasiNewtonModel, SearchRule, inverse_curvature, pair_of, ritz_of
+from gnvpro.krylov import Krylov, KrylovModel, arnoldi
+from gnvpro.methods import Settings, Start
+from gnvpro.methods import gnvpro as gnvpro_method
+from gnvpro.networks import NeuralODE
+from gnvpro.newton import Newton
+from gnvpro.solvers import DenseSettings
+from gnvpro.step_rules import Search
+from gnvpro.trust_region import TrustRegion
+from test_trust_region import Function, rosenbrock
+
+torch.manual_seed(0)
+N = 12
+ROOT = torch.randn(N, N, dtype=F64)
+A = ROOT @ ROOT.T + 0.1 * torch.eye(N, dtype=F64)
+B = torch.randn(N, dtype=F64)
+
+
+def some_ritz(rank=4):
+    return ritz_of(KrylovModel(arnoldi(lambda v: A @ v, B, rank, 0.0)))
+
+
+def test_ritz_vectors_are_orthonormal_and_the_values_are_their_rayleigh_quotients():
+    ritz = some_ritz()
+    torch.testing.assert_close(ritz.vectors @ ritz.vectors.T, torch.eye(4, dtype=F64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(ritz.vectors @ A @ ritz.vectors.T, torch.diag(ritz.values), atol=1e-10, rtol=0)
+
+
+def test_a_space_of_all_dimensions_knows_the_inverse():
+    torch.testing.assert_close(some_ritz(N).inverse(B), torch.linalg.solve(A, B), rtol=1e-8, atol=0)
+
+
+def test_the_first_inverse_is_that_of_the_stated_matrix():
+    ritz, U = some_ritz(), some_ritz().vectors
+    matrix = U.T @ torch.diag(ritz.values) @ U + ritz.values.min() * (torch.eye(N, dtype=F64) - U.T @ U)
+    torch.testing.assert_close(ritz.inverse(B), torch.linalg.solve(matrix, B), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3, 0.01])
+def test_the_damping_gives_the_length(share):
+    ritz = some_ritz()
+    inside = -(ritz.vectors @ B)
+    length = share * float((inside / ritz.values).norm())
+    damped = ritz.damped(B, length)
+    assert float((inside / damped.values).norm()) == pytest.approx(length, rel=1e-10)
+    assert torch.equal(damped.vectors, ritz.vectors)
+
+
+def test_a_step_as_long_as_the_undamped_one_needs_no_damping():
+    ritz = some_ritz()
+    assert torch.equal(ritz.damped(B, 1e6).values, ritz.values)
+
+
+def test_the_recursion_is_the_product_form_of_bfgs():
+    """H <- (I - rho s y') H (I - rho y s') + rho s s', written out as matrices."""
+    ritz = some_ritz()
+    pairs = [pair_of(s, A @ s) for s in torch.randn(5, N, dtype=F64)]
+    H = torch.stack([ritz.inverse(unit) for unit in torch.eye(N, dtype=F64)])
+    H = H * pairs[-1].product / float(pairs[-1].y @ H @ pairs[-1].y)
+    for pair in pairs:
+        rho, left = 1 / pair.product, torch.eye(N, dtype=F64) - torch.outer(pair.s, pair.y) / pair.product
+        H = left @ H @ left.T + rho * torch.outer(pair.s, pair.s)
+    torch.testing.assert_close(inverse_curvature(ritz, pairs, B), H @ B, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(inverse_curvature(ritz, pairs, pairs[-1].y), pairs[-1].s, rtol=1e-9, atol=1e-12)
+
+
+def test_without_pairs_it_is_the_ritz_inverse():
+    torch.testing.assert_close(inverse_curvature(some_ritz(), [], B), some_ritz().inverse(B))
+
+
+def test_a_pair_along_negative_curvature_is_refused():
+    s = torch.ones(3, dtype=F64)
+    assert pair_of(s, s).curved
+    assert not pair_of(s, -s).curved
+    assert not pair_of(s, torch.tensor([1.0, -1.0, 0.0], dtype=F64)).curved
+
+
+@given(st.floats(1e-3, 1.0))
+def test_the_model_promises_what_its_quadratic_does(fraction):
+    """At d = -A^-1 g the quadratic with curvature A falls by -(t - t^2/2) g'd."""
+    d = -torch.linalg.solve(A, B)
+    step = QuasiNewtonModel(d, float(B @ d), 1).along(fraction)
+    fall = -float(B @ step.d_x + 0.5 * step.d_x @ A @ step.d_x)
+    assert step.predicted_reduction == pytest.approx(fall, rel=1e-9)
+    assert step.norm == pytest.approx(float(step.d_x.norm()))
+
+
+def test_a_model_cut_to_a_radius_stays_within_it():
+    model = QuasiNewtonModel(-B, -float(B @ B), 1)
+    assert model.solve_within(0.1).norm == pytest.approx(0.1)
+    assert model.solve_within(math.inf).norm == pytest.approx(float(B.norm()))
+
+
+@given(st.floats(-50.0, 0.0), st.floats(1e-2, 1.0))
+def test_a_rejected_search_goes_to_the_minimum_of_the_parabola(ratio, t):
+    """The parabola with slope -1 at 0 that the trial lies on, its minimum found on a fine grid."""
+    after = SearchRule().update(Search(2.0, t, True), 1.0, ratio)
+    a = (t - ratio * (t - t * t / 2)) / t**2
+    grid = torch.linspace(0.1 * t, 0.5 * t, 4001, dtype=F64)
+    best = float(grid[(-grid + a * grid**2).argmin()])
+    assert after.fraction == pytest.approx(best, abs=2e-4 * t)
+    assert after.radius == 2.0
+
+
+def test_a_trial_that_is_not_finite_shortens_the_search_tenfold():
+    assert SearchRule().update(Search(None, 0.5, True), 1.0, math.nan).fraction == pytest.approx(0.05)
+
+
+def test_a_search_begins_with_the_whole_step_and_leaves_the_radius_alone():
+    rule, model = SearchRule(), QuasiNewtonModel(-B, -float(B @ B), 1)
+    step, bound = rule.propose(model, Search(1e-3, 1.0))
+    assert step.norm == pytest.approx(float(B.norm()))
+    assert rule.update(bound, step.norm, 0.9) == Search(1e-3)
+
+
+class Spaces:
+    """Krylov models of all dimensions, counted."""
+
+    def __init__(self, rank=1):
+        self.rank, self.built = rank, 0
+
+    def __call__(self, point):
+        self.built += 1
+        return Krylov(self.rank, 0.0)(point)
+
+    build = __call__
+
+    def state(self):
+        return {}
+
+    def resume(self, state):
+        pass
+
+
+def test_minimises_rosenbrock_with_few_spaces():
+    function, spaces = Function(rosenbrock), Spaces(2)
+    start = function.at(torch.tensor([-1.2, 1.0], dtype=F64), None)
+    region = TrustRegion(function, Hybrid(spaces, lambda: True), start, rule=SearchRule())
+    trials = 0
+    while trials < 200 and region.point.value > 1e-12:
+        assert region.iterate() is not None
+        trials += 1
+    assert region.point.value <= 1e-12
+    assert spaces.built <= 1 + trials // (2 * STEPS)
+
+
+def test_a_space_is_built_after_so_many_steps_and_not_when_it_cannot_pay():
+    def valley(x):
+        return (x[0] ** 2 + 1).sqrt() + 0.5 * (x[1] ** 2 + 1).sqrt() + 0.01 * x.square().sum()
+
+    for pays, expected in ((True, 3), (False, 1)):
+        function, spaces = Function(valley), Spaces(1)
+        builder = Hybrid(spaces, lambda pays=pays: pays)
+        point = function.at(torch.tensor([30.0, -20.0], dtype=F64), None)
+        for _ in range(2 * (STEPS + 1) + 1):
+            model = builder(point)
+            point = function.at(point.x + 1e-3 * model.solve_within(math.inf).d_x, None)
+        assert spaces.built == expected
+        assert len(builder.pairs) <= PAIRS
+
+
+def test_a_direction_that_leads_nowhere_is_given_up_for_a_krylov_space():
+    method = a_method()
+    assert method.iterate().accepted
+    assert method.iterate().accepted
+    assert method.builder.steps == 1
+    uphill = QuasiNewtonModel(method.point.gradient(), -1.0, 1)
+    method.region.model, method.region.bound = uphill, Search(1.0)
+    tried = 0
+    while method.region.model is uphill:
+        assert method.iterate() is not None
+        tried += 1
+        assert tried < 20
+    assert tried > 2
+    assert method.builder.steps == 0
+
+
+def small_network():
+    torch.manual_seed(3)
+    return nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3)).double()
+
+
+INPUTS = torch.rand(150, 3, generator=torch.Generator().manual_seed(5), dtype=F64) * 4 - 2
+LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2].sin()).long() + (INPUTS.square().sum(1) > 4).long()
+
+
+def a_method():
+    problem = made("mlp, multinomial").problem
+    settings = Settings(Newton(), "hybrid", DenseSettings(), 5, 1e-2, 1e-3, 32, 0, lambda: 1e9)
+    return gnvpro_method(problem, Start(problem.network.theta()), settings, None)
+
+
+def trained(solver, **more):
+    settings = {"loss": "multinomial", "work": 300, "max_rank": 10, "head_penalty": 1e-4, "theta_penalty": 1e-4, **more}
+    return gnvpro.train(small_network(), INPUTS, LABELS, solver=solver, **settings)
+
+
+def test_is_ahead_of_krylov_steps_at_the_same_work():
+    hybrid, krylov = trained("hybrid"), trained("krylov")
+    assert hybrid.history[-1].work <= 300
+    assert hybrid.history[-1].loss < krylov.history[-1].loss
+    assert {r.solver for r in hybrid.history[1:]} == {"hybrid"}
+
+
+def test_never_goes_up_and_stays_within_the_budget():
+    for work in (6, 20, 57, 130):
+        history = trained("hybrid", work=work).history
+        assert history[-1].work <= work
+        losses = history.column("loss")
+        assert all(b <= a for a, b in itertools.pairwise(losses))
+
+
+def test_auto_takes_it_where_a_matrix_is_too_large(monkeypatch):
+    monkeypatch.setattr("gnvpro.solvers.MOST_DIRECTIONS", 10)
+    assert trained("auto", work=40).history[-1].solver == "hybrid"
+
+
+def test_serves_every_loss():
+    targets = torch.sin(INPUTS.sum(1, keepdim=True))
+    model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 1)).double()
+    result = gnvpro.train(model, INPUTS, targets, loss="least_squares", solver="hybrid", work=200)
+    assert result.history[-1].misfit < 1e-2 * result.history[0].misfit
