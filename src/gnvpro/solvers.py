@@ -67,7 +67,7 @@ def rows_that_fit(problem: Problem, settings: DenseSettings, directions: int) ->
     made = max(8 * seeds * network.n_theta, network.footprint(problem.inputs, seeds).peak)
     each = made + 8 * seeds * (2 if settings.full else 1) * directions
     room = SHARE * network.memory - 4 * 8 * directions**2
-    return int(min(problem.inputs.shape[0], room / max(each, 1.0)))
+    return int(min(room / max(each, 1.0), 2**62))  # not the samples at hand: batches share their chunks
 
 
 def obstacle(problem: Problem, settings: DenseSettings) -> str | None:
