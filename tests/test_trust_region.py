@@ -28,6 +28,9 @@ class FunctionPoint:
     x: Tensor
     value: float
 
+    def forget(self):
+        pass
+
     def gradient(self):
         return torch.func.jacrev(self.function.f)(self.x)
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from gnvpro.autodiff import FeatureLinearization
 from gnvpro.directions import Directions
 from gnvpro.misfit import Misfit
-from gnvpro.outer import Blocks, add_square
+from gnvpro.outer import Blocks, Rows, add_square
 from gnvpro.reduced_jacobian import ReducedDerivatives
 
 
@@ -123,7 +123,7 @@ class Assembler:
     directions: Directions
     penalty: Tensor  # alpha B'B in the coordinates of the directions
     full: bool
-    keep: int  # bytes of Jacobian up to which it is kept for the geodesic correction
+    keep: float  # bytes of Jacobian up to which it is kept for the geodesic correction
 
     def passes(self, n_features: int, n_targets: int, isotropic: bool) -> int:
         """Backward passes that a matrix and its gradient cost."""
@@ -139,7 +139,12 @@ class Assembler:
         rows = local.Z.shape[0]
         keep = 8 * self.directions.count * rows * work.root.seeds.shape[0] * (2 if self.full else 1) <= self.keep
         chunks = work.whole(network) if self.full else work.projected(network)
-        kept = [chunk for chunk in map(work.add, chunks) if keep]
+        kept = []
+        for chunk in chunks:
+            work.add(chunk)
+            if keep:
+                kept.append(chunk)
+            del chunk  # before the next one is made
         if self.full or local.misfit.isotropic:
             gradient = self.directions.expand(self.directions.scale * work.gradient)
         else:
@@ -175,11 +180,15 @@ class _Sums:
     def projected(self, network: FeatureLinearization) -> Iterator[Chunk]:
         """Chunks of R J, from m seeds."""
         for rows, jacobians in network.jacobian(self.root.seeds):
-            J = self.directions.gather(jacobians, self.square)
-            if self.local.misfit.isotropic:
-                cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
-                self.gradient += J.times(cotangent)
-            yield Chunk(rows, J, None)
+            yield self._projected(rows, jacobians)
+            del jacobians
+
+    def _projected(self, rows: slice, jacobians: Rows) -> Chunk:
+        J = self.directions.gather(jacobians, self.square)
+        if self.local.misfit.isotropic:
+            cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
+            self.gradient += J.times(cotangent)
+        return Chunk(rows, J, None)
 
     def whole(self, network: FeatureLinearization) -> Iterator[Chunk]:
         """Chunks of J, from a seed for every feature."""
@@ -187,16 +196,19 @@ class _Sums:
         seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
         cotangent = self.local.feature_gradient()
         for rows, jacobians in network.jacobian(seeds):
-            J = self.directions.gather(jacobians, self.square)
-            self.gradient += J.times(cotangent[rows])
-            self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
-            yield Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
+            yield self._whole(rows, jacobians, cotangent[rows])
+            del jacobians
 
-    def add(self, chunk: Chunk) -> Chunk:
+    def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
+        J = self.directions.gather(jacobians, self.square)
+        self.gradient += J.times(cotangent)
+        self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
+        return Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
+
+    def add(self, chunk: Chunk) -> None:
         """Add a chunk's share to the sums."""
         chunk.projected.add_square(self.square)
         self.head_coupling = self.head_coupling + self.root.couple(chunk.projected, self.local.Z, chunk.rows)
-        return chunk
 
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""

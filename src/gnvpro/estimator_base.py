@@ -125,6 +125,7 @@ class NetworkEstimator(BaseEstimator, ABC):
                 work=share * check_number("work", self.work, 0.0),
                 iterations=None if self.max_iter is None else max(0, self.max_iter - len(history)),
                 solver=self.solver,
+                memory=self.memory,
                 seed=seed,
                 head="head",
                 validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),

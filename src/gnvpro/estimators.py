@@ -43,7 +43,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         activation: of its layers: "tanh", "relu", "silu", "gelu", "elu", "softplus", "logistic", or a module class.
         features: instead of the MLP, a module that maps inputs to features (a copy is trained), or a function of the
             number of inputs that returns one.
-        method, solver, work: as in `gnvpro.train`; work is the budget in passes over the training set. Steps on Krylov
+        method, solver, work, memory: as in `gnvpro.train`; work is the budget in passes over the training set. Steps on Krylov
             spaces generalise better from noisy data than exact ones; for a smooth function try solver="auto".
         theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
             (standardised) errors. By default they follow the noise found in the data, see `gnvpro.estimator_base`.
@@ -82,13 +82,14 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         patience: int = 10,
         random_state: Any = None,
         verbose: bool = False,
+        memory: float | None = None,
     ) -> None:
         self.hidden, self.activation, self.features = hidden, activation, features
         self.method, self.solver, self.work, self.max_iter = method, solver, work, max_iter
         self.theta_penalty, self.head_penalty = theta_penalty, head_penalty
         self.standardize, self.early_stopping = standardize, early_stopping
         self.validation_fraction, self.patience = validation_fraction, patience
-        self.random_state, self.verbose = random_state, verbose
+        self.random_state, self.verbose, self.memory = random_state, verbose, memory
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GNvproRegressor:
         """Fit to inputs (samples, features) and targets (samples,) or (samples, targets)."""
@@ -124,7 +125,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         self, model: nn.Sequential, part: Part, rest: Part | None, loss: Loss, penalties: Penalties
     ) -> None:
         n, misfit = float(part.weights.sum()), Misfit.mean(loss, part.targets, part.weights)
-        point = reduced_point(model, part.inputs, misfit, penalties.theta, penalties.head)
+        point = reduced_point(model, part.inputs, misfit, penalties.theta, penalties.head, self.memory)
         self._posterior = head_posterior(point.Z, misfit, point.outputs, penalties.head, n)
         if rest is None:
             variance = noise_variance(point, self._posterior, n)
@@ -176,6 +177,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         calibrated: bool = False,
         random_state: Any = None,
         verbose: bool = False,
+        memory: float | None = None,
     ) -> None:
         self.hidden, self.activation, self.features = hidden, activation, features
         self.method, self.solver, self.work, self.max_iter = method, solver, work, max_iter
@@ -203,7 +205,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         if self.calibrated:
             targets = prepare_targets(loss, part.targets, 1 if len(self.classes_) == 2 else len(self.classes_))
             misfit = Misfit.mean(loss, targets, part.weights)
-            point = reduced_point(model, part.inputs, misfit, penalties.theta, penalties.head)
+            point = reduced_point(model, part.inputs, misfit, penalties.theta, penalties.head, self.memory)
             self._posterior = head_posterior(point.Z, misfit, point.outputs, penalties.head, float(part.weights.sum()))
 
     def decision_function(self, X: Any) -> Array:

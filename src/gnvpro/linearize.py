@@ -19,13 +19,13 @@ in evaluation mode: dropout is the identity.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.layers import Pointwise
+from gnvpro.layers import ConvLayer, Fixed, LinearLayer, Pointwise
 from gnvpro.rules import rule_for
 
 
@@ -89,8 +89,18 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
         if part is None:
             return None
         output = part.output
-        links.append(Link(part, {key: prefix + key for key in own}))
+        links.append(Link(_without_output(part), {key: prefix + key for key in own}))
     return Chain(output, tuple(links))
+
+
+def _without_output(part: Linearization) -> Linearization:
+    """The layer with one number in place of its output, of the same shape: derivatives read nothing but that shape.
+
+    What the next layer needs as its inputs it holds itself. For the CIFAR-10 network this leaves a fifth of the bytes.
+    """
+    if isinstance(part, LinearLayer | ConvLayer | Pointwise | Fixed):
+        return replace(part, output=part.output.new_zeros(()).expand(part.output.shape))
+    return part
 
 
 @dataclass(frozen=True)

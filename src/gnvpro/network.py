@@ -15,17 +15,20 @@ This file counts the work: one unit is one pass, forward or backward, over all t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf, isinf
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from gnvpro.autodiff import FeatureLinearization, linearize_by_autodiff
+from gnvpro.chunks import Chunks, chunks_kept, linearize_chunks, samples_at_once
 from gnvpro.find_head import Anatomy
 from gnvpro.linearize import linearize
+from gnvpro.memory import Footprint, footprint
 from gnvpro.outer import Rows, factored_jacobian
 
 
@@ -36,10 +39,20 @@ class WorkMeter:
     total_samples: int
     sample_passes: int = 0
     inner_seconds: float = 0.0
+    made_again: int = 0  # samples that were linearised once more for want of memory: not work, see `chunks`
 
     def count(self, samples: int, passes: int = 1) -> None:
         """A number of passes over that many samples."""
         self.sample_passes += samples * passes
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Passes in here are not counted."""
+        before = self.sample_passes
+        try:
+            yield
+        finally:
+            self.sample_passes = before
 
     @property
     def work(self) -> float:
@@ -54,7 +67,9 @@ class SeparableNetwork:
     model: nn.Module
     anatomy: Anatomy
     meter: WorkMeter
-    chunk: int | None = None  # samples a pass takes at a time; None: all
+    chunk: int | None = None  # most samples that a pass takes at a time; None: as many as memory allows
+    memory: float = inf  # bytes
+    share: float = 1.0  # of the memory that passes over samples may use; the rest is the solver's
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
 
@@ -66,6 +81,7 @@ class SeparableNetwork:
         self.names = list(self._parameters)
         self.shapes = [tuple(p.shape) for p in self._parameters.values()]
         self._sizes = [p.numel() for p in self._parameters.values()]
+        self._footprints: dict[tuple[torch.Size, int], Footprint] = {}
 
     # -- the head
 
@@ -176,34 +192,51 @@ class SeparableNetwork:
         """Features without derivatives, not counted as work: for validation and prediction."""
         params = self.split(theta)
         with torch.no_grad():
-            return torch.cat([self.rows(self._run(params, part)) for part in self._chunks(inputs)])
+            return torch.cat([self.rows(self._run(params, part)) for part in inputs.split(self._chunk(inputs))])
 
-    def linearize(self, theta: Tensor, inputs: Tensor) -> FeatureLinearization:
-        """Features and their Jacobian: one forward pass."""
+    def linearize(self, theta: Tensor, inputs: Tensor, keep: bool = True) -> FeatureLinearization:
+        """Features and their Jacobian: one forward pass, of which as much is kept as memory allows, or nothing."""
         params = self.split(theta)
         samples = inputs.shape[0]
         self.meter.count(samples)
-        parts = [self._linearize_chunk(params, part) for part in self._chunks(inputs)]
-        sizes = [part.features.shape[0] for part in parts]
+        size = self._chunk(inputs)
+        kept = chunks_kept(self.share * self.memory, self.footprint(inputs), size) if keep else 0.0
 
-        def jvp(d_theta: Tensor) -> Tensor:
-            self.meter.count(samples)
-            return torch.cat([part.jvp(d_theta) for part in parts]).to(torch.float64)
+        def made_again(samples: int) -> None:
+            self.meter.made_again += samples
 
-        def vjp(d_features: Tensor) -> Tensor:
-            self.meter.count(samples)
-            pieces = d_features.to(self.dtype).split(sizes)
-            return torch.stack([part.vjp(piece) for part, piece in zip(parts, pieces, strict=True)]).sum(0)
+        chunks = Chunks(lambda part: self._linearize_chunk(params, part), inputs.split(size), kept, made_again)
+        return linearize_chunks(chunks, lambda passes: self.meter.count(samples, passes), self.dtype)
 
-        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
-            self.meter.count(samples, seeds.shape[0])
-            start = 0
-            for part, size in zip(parts, sizes, strict=True):
-                for _, jacobians in part.jacobian(seeds[:, start : start + size].to(self.dtype)):
-                    yield slice(start, start + size), jacobians
-                start += size
+    # -- memory
 
-        return FeatureLinearization(torch.cat([part.features for part in parts]), jvp, vjp, jacobian)
+    def _chunk(self, inputs: Tensor) -> int:
+        """Samples a pass takes at a time."""
+        most = min(inputs.shape[0], self.chunk or inputs.shape[0])
+        return int(min(most, samples_at_once(self.share * self.memory, self.footprint(inputs))))
+
+    def footprint(self, inputs: Tensor, seeds: int = 0) -> Footprint:
+        """Bytes a sample of these inputs that its linearisation holds, and that passes need.
+
+        That is one pass in each direction, or, given seeds, so many backward passes for each sample at once.
+        """
+        if isinf(self.memory):
+            return Footprint(0.0, 0.0)  # whatever it is, it fits
+        theta = self.theta()
+
+        def passes(few: Tensor) -> FeatureLinearization:
+            part = self._linearize_chunk(self.split(theta), few)
+            if seeds:
+                list(part.jacobian(part.features.new_ones((seeds, *part.features.shape))))
+            elif self.n_theta:
+                part.jvp(theta)
+                part.vjp(part.features)
+            return part
+
+        key = (inputs.shape[1:], seeds)
+        if key not in self._footprints:
+            self._footprints[key] = footprint(passes, inputs)
+        return self._footprints[key]
 
     def jacobian_obstacle(self, inputs: Tensor) -> str | None:
         """Why the Jacobian of every sample is not to be had; None where it is."""
@@ -216,9 +249,6 @@ class SeparableNetwork:
         except (RuntimeError, ValueError, NotImplementedError) as error:
             return f"torch.func.vmap cannot run the model ({str(error).splitlines()[0]})"
         return None
-
-    def _chunks(self, inputs: Tensor) -> Sequence[Tensor]:
-        return inputs.split(self.chunk) if self.chunk else [inputs]
 
     def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
         return self._by_layers(params, inputs) or linearize_by_autodiff(

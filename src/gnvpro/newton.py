@@ -49,6 +49,9 @@ class HeadPoint:
         """Its Frobenius norm, which the tolerances bound."""
         return float(torch.linalg.vector_norm(self.gradient_W))
 
+    def forget(self) -> None:
+        """Nothing here is worth it."""
+
     def gradient(self) -> Tensor:
         """The gradient in the coordinates of x."""
         return self.objective.pull_back(self.gradient_W)

@@ -9,8 +9,8 @@ their Gauss-Newton matrices differ in how the outputs move:
     full      d outputs = J_F d_theta W' + Z dW'
     reduced   d outputs = P J_F d_theta                      the head follows (see `reduced_jacobian`)
 
-A point remembers its forward pass; the gradient (one backward pass) and products with the curvature (two passes each)
-are computed when asked for.
+A point remembers its forward pass, as far as memory allows (see `chunks`) and until it is told to forget it; the gradient
+(one backward pass) and products with the curvature (two passes each) are computed when asked for.
 """
 
 from __future__ import annotations
@@ -127,6 +127,10 @@ class ReducedPoint:
         vjp = self.linearization.vjp(self._derivatives.feature_gradient())
         return vjp + self.problem.theta_penalty.hessian_mv(self.x)
 
+    def forget(self) -> None:
+        """Free what the forward pass left."""
+        self.linearization.forget()
+
     def gradient(self) -> Tensor:
         """Its gradient: one backward pass, the first time (none where it comes with the Gauss-Newton matrix)."""
         return self._gradient
@@ -167,10 +171,14 @@ class ReducedObjective:
         """Evaluate at theta = x, the elimination starting from the head of a point near by."""
         return self.start(x, near.fit.warm_start if near and near.fit else None)
 
-    def start(self, x: Tensor, start: WarmStart | None) -> ReducedPoint:
+    def probe(self, x: Tensor, near: ReducedPoint) -> ReducedPoint:
+        """The same where no derivative will be asked for: nothing of the forward pass is kept."""
+        return self.start(x, near.fit.warm_start if near.fit else None, keep=False)
+
+    def start(self, x: Tensor, start: WarmStart | None, keep: bool = True) -> ReducedPoint:
         """Evaluate at theta = x, the elimination starting from a given head."""
         problem = self.problem
-        linearization = problem.network.linearize(x, problem.inputs)
+        linearization = problem.network.linearize(x, problem.inputs, keep)
         Z = with_ones(linearization.features, problem.network.bias)
         fit = None
         if torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
@@ -215,6 +223,10 @@ class FullPoint:
     @property
     def _W(self) -> Tensor:
         return self.W[:, : self.problem.network.n_features]
+
+    def forget(self) -> None:
+        """Free what the forward pass left."""
+        self.linearization.forget()
 
     def gradient(self) -> Tensor:
         """Its gradient in (theta, W): one backward pass, the first time."""

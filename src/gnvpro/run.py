@@ -59,10 +59,12 @@ class Run:
         listeners: Sequence[Listener],
         on_iteration: Callable[[Record], object] | None,
         identity: dict[str, Any],
+        memory: float,
     ) -> None:
         self.model, self.head, self.train, self.validation = model, head, train, validation
         self.plan, self.settings = plan, settings
         self.listeners, self.on_iteration, self.identity = listeners, on_iteration, identity
+        self.memory = memory
         self.meter = WorkMeter(train.inputs.shape[0])
         self.history = History()
         self.cursor = Cursor()
@@ -77,8 +79,8 @@ class Run:
         self.network = self._see(model)
 
     def _see(self, model: nn.Module) -> SeparableNetwork:
-        chunk = cached_chunk(self.train.inputs)
-        return SeparableNetwork(model, find_head(model, self.train.inputs[:2], self.head), self.meter, chunk)
+        anatomy = find_head(model, self.train.inputs[:2], self.head)
+        return SeparableNetwork(model, anatomy, self.meter, cached_chunk(self.train.inputs), self.memory)
 
     # -- the loops
 
@@ -292,6 +294,7 @@ class Run:
         return checkpoint.copied(
             {
                 "identity": self.identity,
+                "memory": self.memory,
                 "cursor": dataclasses.asdict(self.cursor),
                 "method": method.state() if method else None,
                 "start": {"theta": self.start.theta, "W": self.start.W} if self.start else None,
@@ -315,6 +318,7 @@ class Run:
         """Take up the run that the checkpoint is of."""
         saved = checkpoint.load(path)
         checkpoint.check_same_run(path, saved["identity"], self.identity)
+        self.memory = saved["memory"]  # by default it depends on what was free, and with it the last bits
         self.cursor = Cursor(**saved["cursor"])
         model = self.model
         for _ in range(self.cursor.level):

@@ -3,7 +3,7 @@
 With n samples, m = min(n_targets, n_features) rows a sample (n_features with the residual's coupling) and q directions,
 
     flops of an iteration    n m q^2 + q^3 / 3                  squaring the Jacobian, one Cholesky factorisation
-    bytes held at once       4 matrices of q^2, and the Jacobian rows of one chunk of samples, 2 m q each
+    bytes held at once       4 matrices of q^2, and the Jacobian rows of one chunk of samples, 2 m q each or more
 
 The dense step is worth far more than a Krylov step wherever it can be had (on the paper's CDR problem a fifth of the error at
 the same work, and at the same seconds), so `auto` takes it up to a flat limit of about ten seconds an iteration on one core.
@@ -11,7 +11,6 @@ the same work, and at the same seconds), so `auto` takes it up to a flat limit o
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,14 +27,15 @@ from gnvpro.objective import Problem
 SOLVERS = ("auto", "dense", "hybrid", "krylov")
 MOST_DIRECTIONS = 3000
 MOST_FLOPS = 5e11
+SHARE = 0.5  # of the memory, for the matrices and the rows of the Jacobian; the rest is for passes over the samples
 
 
 @dataclass(frozen=True)
 class DenseSettings:
     """The switches of the dense solver, at their measured defaults.
 
-    >>> DenseSettings(memory=1e9).bytes
-    1000000000.0
+    >>> DenseSettings(geodesic=False).damping
+    True
     """
 
     damping: bool = True  # Nielsen's damping; else a radius
@@ -43,7 +43,6 @@ class DenseSettings:
     full: bool | None = (
         None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
     )
-    memory: float | None = None  # bytes; an eighth of the machine's by default
 
     def resolved(self, misfit: Misfit) -> DenseSettings:
         """With the defaults that depend on the loss filled in."""
@@ -55,19 +54,6 @@ class DenseSettings:
             full=not misfit.isotropic if self.full is None else self.full,
         )
 
-    @property
-    def bytes(self) -> float:
-        """The memory budget."""
-        return machine_memory() / 8 if self.memory is None else self.memory
-
-
-def machine_memory() -> float:
-    """Bytes of physical memory: all of it, since what is free differs from run to run, and with it the chunks."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):
-        return 8e9
-
 
 def seeds_for(problem: Problem, settings: DenseSettings) -> int:
     """Backward passes for the rows of the Jacobian."""
@@ -76,19 +62,27 @@ def seeds_for(problem: Problem, settings: DenseSettings) -> int:
 
 
 def rows_that_fit(problem: Problem, settings: DenseSettings, directions: int) -> int:
-    """Samples whose Jacobian rows, as made and as gathered, fit beside the matrices."""
-    network = problem.network
-    each = 8 * seeds_for(problem, settings) * (network.n_theta + (2 if settings.full else 1) * directions)
-    return int((settings.bytes - 4 * 8 * directions**2) // each)
+    """Samples whose Jacobian rows, as made and as gathered, fit beside the matrices into the solver's half of the memory."""
+    network, seeds = problem.network, seeds_for(problem, settings)
+    made = max(8 * seeds * network.n_theta, network.footprint(problem.inputs, seeds).peak)
+    each = made + 8 * seeds * (2 if settings.full else 1) * directions
+    room = SHARE * network.memory - 4 * 8 * directions**2
+    return int(min(room / max(each, 1.0), 2**62))  # not the samples at hand: batches share their chunks
 
 
 def obstacle(problem: Problem, settings: DenseSettings) -> str | None:
     """Why the dense solver cannot be used here; None where it can."""
     network = problem.network
+    trouble = network.jacobian_obstacle(problem.inputs)
+    if trouble is not None:
+        return trouble
     directions = moving_directions(network.model, network.parameters, problem.inputs.device).count
     if rows_that_fit(problem, settings, directions) < 1:
-        return f"its matrices of {directions} x {directions} do not fit into {settings.bytes:.3g} bytes"
-    return network.jacobian_obstacle(problem.inputs)
+        return (
+            f"four matrices of {directions} x {directions} and the Jacobian of one sample "
+            f"do not fit into half of memory={network.memory:.3g} bytes"
+        )
+    return None
 
 
 def choose_solver(problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> str:
@@ -127,5 +121,6 @@ def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> 
     directions = choose(network.model, network.parameters, theta, penalty)
     rows = max(1, rows_that_fit(problem, settings, directions.count))
     network.chunk = min(rows, network.chunk or rows)
+    network.share = 1 - SHARE
     inside = directions.reduce(directions.reduce(penalty).T)
-    return Assembler(directions, inside, bool(settings.full), int(settings.bytes / 2))
+    return Assembler(directions, inside, bool(settings.full), SHARE * network.memory / 2)

@@ -35,6 +35,7 @@ from gnvpro.least_squares import LeastSquares
 from gnvpro.levels import can_be_refined
 from gnvpro.listeners import Listener, progress_listener
 from gnvpro.losses import HalfSquaredError, Loss, get_loss
+from gnvpro.memory import default_memory
 from gnvpro.methods import Settings
 from gnvpro.misfit import Misfit
 from gnvpro.network import SeparableNetwork, WorkMeter
@@ -90,6 +91,7 @@ def train(
     iterations: int | None = None,
     solver: str = "auto",
     dense: DenseSettings | None = None,
+    memory: float | None = None,
     max_rank: int = 20,
     rtol: float = 1e-2,
     batch_size: int | None = None,
@@ -129,7 +131,10 @@ def train(
         iterations: cap on the iterations, all levels and batches together.
         solver: of "gnvpro": "dense" takes exact steps from the whole Gauss-Newton matrix, for up to a few thousand
             parameters; "krylov" the paper's steps; "auto" chooses by size, and the history tells what it chose.
-        dense: settings of the dense solver, for example `gnvpro.DenseSettings(memory=1e9)`.
+        dense: settings of the dense solver, for example `gnvpro.DenseSettings(geodesic=False)`.
+        memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
+            computed again for every derivative: slower, and the same result. Default: an eighth of the machine's memory, or
+            half of what is free where that is less. The data, and features and outputs in float64, come on top.
         max_rank: largest Krylov space; it costs two work units a dimension.
         rtol: relative residual at which the Krylov space is large enough.
         batch_size: samples a batch. For "adam" and "nesterov" the usual mini-batches (default 32); for the other methods
@@ -181,6 +186,7 @@ def train(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=check_count("checkpoint_every", checkpoint_every, 1),
     )
+    budget = default_memory() if memory is None else check_number("memory", memory, 0.0, strict=True)
     max_rank = check_count("max_rank", max_rank, 1)
     rtol = check_number("rtol", rtol, 0.0)
     learning_rate = check_number("learning_rate", learning_rate, 0.0, strict=True)
@@ -205,7 +211,7 @@ def train(
     weights = check_sample_weight("sample_weight", sample_weight, inputs)
 
     with evaluation_mode(model), suitable_threads(inputs.numel()):
-        network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]))
+        network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]), memory=budget)
         penalty = plan.theta_penalty.bind(model, network.parameters)
         data = Data(inputs, check_targets("targets", targets, inputs, network, objective, weights))
         if weights is not None:
@@ -229,8 +235,8 @@ def train(
             eliminator, solver, exact, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf
         )
         watchers = [*listeners, *([progress_listener()] if progress else [])]
-        identity = run_identity(model, data, held_out, plan, settings, objective) if plan.checkpoint else {}
-        run = Run(model, head, data, held_out, plan, settings, watchers, on_iteration, identity)
+        identity = run_identity(model, data, held_out, plan, settings, objective, memory) if plan.checkpoint else {}
+        run = Run(model, head, data, held_out, plan, settings, watchers, on_iteration, identity, budget)
         if resume and plan.checkpoint is not None and plan.checkpoint.exists():
             run.resume(plan.checkpoint)
         status = run.run()
@@ -258,7 +264,13 @@ def default_eliminator(loss: Loss, network: SeparableNetwork) -> Eliminator:
 
 
 def run_identity(
-    model: nn.Module, data: Data, held_out: Data | None, plan: Plan, settings: Settings, loss: Loss
+    model: nn.Module,
+    data: Data,
+    held_out: Data | None,
+    plan: Plan,
+    settings: Settings,
+    loss: Loss,
+    memory: float | None,
 ) -> dict[str, Any]:
     """Everything that decides the numbers of a run, except where theta starts."""
     operator = plan.theta_penalty.operator
@@ -291,17 +303,25 @@ def run_identity(
             "eliminator": repr(settings.eliminator),
             "solver": settings.solver,
             "dense": repr(settings.dense),
+            "memory": memory,
             "seed": settings.seed,
         },
     )
 
 
 def reduced_point(
-    model: nn.Module, inputs: Tensor, misfit: Misfit, theta_penalty: float | Tikhonov, head_penalty: float
+    model: nn.Module,
+    inputs: Tensor,
+    misfit: Misfit,
+    theta_penalty: float | Tikhonov,
+    head_penalty: float,
+    memory: float | None = None,
 ) -> ReducedPoint:
     """The reduced objective at the model's own theta: its value, gradient, curvature and inner Hessian there."""
     with evaluation_mode(model):
-        network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(inputs.shape[0]))
+        budget = default_memory() if memory is None else memory
+        anatomy = find_head(model, inputs[:2], None)
+        network = SeparableNetwork(model, anatomy, WorkMeter(inputs.shape[0]), memory=budget)
         penalty = check_penalty(theta_penalty).bind(model, network.parameters)
         problem = Problem(network, inputs, misfit, penalty, head_penalty)
         objective = ReducedObjective(problem, default_eliminator(misfit.loss, network))

@@ -31,7 +31,7 @@ from gnvpro.step_rules import Bound, LocalModel, RadiusRule, StepRule
 
 
 class Point(Protocol):
-    """An evaluated point; derivatives are computed when asked for, once."""
+    """An evaluated point; derivatives are computed when asked for, once, and until then it may hold what they need."""
 
     @property
     def x(self) -> Tensor:
@@ -49,6 +49,10 @@ class Point(Protocol):
 
     def curvature(self) -> LinearOperator:
         """A symmetric positive semi-definite model of its Hessian."""
+        ...
+
+    def forget(self) -> None:
+        """Free the memory of what derivatives are computed from; asked for again, they must compute it again."""
         ...
 
 
@@ -124,6 +128,7 @@ class TrustRegion(Generic[PointT]):
         if self.below_rounding > 5:
             self.status = Status.STEP_TOO_SMALL
             return None
+        self.point.forget()  # the model knows all that is asked of this point, and the trial needs the room
         trial = self.objective.at(x + step.d_x, self.point)
         ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
         accepted = math.isfinite(trial.value) and ratio > self.rule.accept_above

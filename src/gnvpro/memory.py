@@ -1,0 +1,116 @@
+"""Memory: how many bytes a run may use, and how many a sample takes, measured.
+
+    footprint   bytes a sample, from what 2 and 4 samples leave alive at every moment of a computation
+
+Every tensor made is noted, with a weak reference to its storage that tells when it is gone. What does not grow with the
+samples (copies of the parameters, mostly) cancels in the difference. Scratch space inside of torch's own kernels is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, strided
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def default_memory() -> float:
+    """An eighth of the machine's memory, or half of what is free where that is less.
+
+    What is free differs from run to run, and with it the chunks and the rounding errors. An eighth of the machine does not,
+    so that a run can be repeated to the last bit wherever memory is not scarce. (A resumed run takes the budget it began with.)
+    """
+    return min(machine_memory() / 8, free_memory() / 2)
+
+
+def machine_memory() -> float:
+    """Bytes of physical memory, or those that a container is allowed."""
+    try:
+        physical = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        physical = 8e9
+    return min([physical, *(limit for path in CGROUP_LIMITS if (limit := _number_in(path)) is not None)])
+
+
+def free_memory() -> float:
+    """Bytes that can be had without swapping, where the system tells; else all."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    free = [1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min([machine_memory(), *free])
+
+
+def _number_in(path: str) -> float | None:
+    """The number in a file; None where there is no such file, or a word such as "max" in it."""
+    try:
+        return float(int(Path(path).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes a sample."""
+
+    held: float  # by what the computation returns
+    peak: float  # at its worst moment, what it will hold included
+
+
+def footprint(run: Callable[[Tensor], object], inputs: Tensor) -> Footprint:
+    """What `run` takes for each of the samples it is given."""
+    sizes = sorted({min(2, len(inputs)), min(4, len(inputs))})
+    logs = [_Allocations.of(run, inputs[:size]) for size in sizes]
+    if len(logs) == 2 and len(logs[0].alive) == len(logs[1].alive):
+        samples = sizes[1] - sizes[0]
+        growth = [(more - fewer) / samples for fewer, more in zip(logs[0].alive, logs[1].alive, strict=True)]
+        return Footprint(max(growth[-1], 0.0), max(*growth, 0.0))
+    alive = [
+        each / sizes[-1] for each in logs[-1].alive
+    ]  # too few samples, or not the same computation: no less than this
+    return Footprint(alive[-1], max(alive))
+
+
+class _Allocations(TorchDispatchMode):
+    """While it is on, notes the bytes of the tensors made that are still alive, after every operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: list[int] = []
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    @staticmethod
+    def of(run: Callable[[Tensor], object], inputs: Tensor) -> _Allocations:
+        """The log of a computation; its last entry is what the result holds."""
+        with _Allocations() as log:
+            result = run(inputs)
+        log.note()
+        del result
+        return log
+
+    def note(self) -> None:
+        """Append how much is alive now."""
+        self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
+        self.alive.append(sum(size for _, size in self._storages.values()))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage._cdata not in given and storage._cdata not in self._storages:
+                self._storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.note()
+        return result
+
+
+def _storages(values: Any) -> list[Any]:
+    return [v.untyped_storage() for v in tree_leaves(values) if isinstance(v, Tensor) and v.layout is strided]
