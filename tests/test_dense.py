@@ -546,7 +546,7 @@ def test_auto_says_what_it_chose() -> None:
     model = nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 2)).double()
     _, inputs, targets = smooth(8)
     history = gnvpro.train(model, inputs, targets[:, :2], loss="least_squares", work=10).history
-    assert history[-1].solver == "krylov"
+    assert history[-1].solver == "hybrid"
 
 
 def test_dense_is_refused_where_it_cannot_work() -> None:
@@ -594,6 +594,6 @@ def test_geodesic_probes_are_made_for_least_squares_only_unless_asked_for(loss: 
 def test_choose_solver_counts_flops() -> None:
     objective, _ = make(CASES["neural ode"])
     assert choose_solver(objective.problem, LS, DenseSettings()) == "dense"
-    assert choose_solver(objective.problem, NewtonKrylov(), DenseSettings()) == "krylov"
+    assert choose_solver(objective.problem, NewtonKrylov(), DenseSettings()) == "hybrid"
     objective.problem.network.memory = 10.0
-    assert choose_solver(objective.problem, LS, DenseSettings()) == "krylov"
+    assert choose_solver(objective.problem, LS, DenseSettings()) == "hybrid"

@@ -452,6 +452,6 @@ def test_least_squares_may_be_eliminated_by_newtons_method_too(eliminator):
     newton = train("least_squares", work=60, eliminator=eliminator)
     assert newton.history[0].loss == pytest.approx(exact.history[0].loss, rel=1e-9)
     assert newton.history[-1].loss < newton.history[0].loss
-    assert train("least_squares", work=60, eliminator=eliminator, solver="auto").history[1].solver == "krylov"
+    assert train("least_squares", work=60, eliminator=eliminator, solver="auto").history[1].solver == "hybrid"
     with pytest.raises(ValueError, match=r"solver='dense' cannot be used: .*SVD"):
         train("least_squares", work=60, eliminator=eliminator, solver="dense")

@@ -1,4 +1,4 @@
-"""Which solver takes the steps of GNvpro, from sizes alone: the whole matrix where it is cheap enough, else Krylov spaces.
+"""Which solver takes the steps of GNvpro, from sizes alone: the whole matrix where it is cheap enough, else the hybrid.
 
 With n samples, m = min(n_targets, n_features) rows a sample (n_features with the residual's coupling) and q directions,
 
@@ -92,7 +92,7 @@ def choose_solver(problem: Problem, eliminator: Eliminator, settings: DenseSetti
     flops = problem.inputs.shape[0] * seeds_for(problem, settings) * q**2 + q**3 / 3
     small = 0 < q <= MOST_DIRECTIONS and flops <= MOST_FLOPS and not isinstance(eliminator, NewtonKrylov)
     trouble = not small or rowwise_obstacle(problem, eliminator) or obstacle(problem, settings)
-    return "krylov" if trouble else "dense"
+    return "hybrid" if trouble else "dense"
 
 
 def rowwise_obstacle(problem: Problem, eliminator: Eliminator) -> str | None:
@@ -103,7 +103,7 @@ def rowwise_obstacle(problem: Problem, eliminator: Eliminator) -> str | None:
 
 
 def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> DenseSettings | None:
-    """The settings of the dense solver where it is asked for or best; None for Krylov spaces."""
+    """The settings of the dense solver where it is asked for or best; None for the others."""
     settings = settings.resolved(problem.misfit)
     if solver == "dense":
         trouble = rowwise_obstacle(problem, eliminator) or obstacle(problem, settings)

@@ -151,8 +151,7 @@ INDIAN_PINES = Settings(
     time_penalty=True,
 )
 
-# Too many weights for a matrix, so `auto` means quasi-Newton steps between Krylov spaces; smaller ones leave more for the
-# steps (rank 50 or 20 instead of 30: a few per cent more of the objective at the same work).
+# Too many weights for a matrix, so `auto` means quasi-Newton steps between Krylov spaces, which may then be smaller.
 INDIAN_PINES_RECOMMENDED = dataclasses.replace(
     INDIAN_PINES, methods={**INDIAN_PINES.methods, "gnvpro": dataclasses.replace(_PINES, max_rank=30)}
 )
