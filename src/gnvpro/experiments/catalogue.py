@@ -168,6 +168,11 @@ CIFAR10 = Settings(
     1e-4,
     1e-2,
 )
+# A small Krylov space and many quasi-Newton steps on each batch, as long as the budget lasts.
+_CIFAR_STEPS = dataclasses.replace(_CIFAR, solver="hybrid", max_rank=10, iterations_per_batch=20, sweeps=None)
+CIFAR10_RECOMMENDED = dataclasses.replace(
+    CIFAR10, methods={**CIFAR10.methods, "gnvpro": _CIFAR_STEPS, "lbfgs-vpro": _CIFAR_STEPS}
+)
 CIFAR10_PAPER = dataclasses.replace(
     CIFAR10,
     methods={**CIFAR10.methods, "adam": CIFAR10.methods["nesterov"]},  # the paper tuned Nesterov's settings for both
@@ -228,7 +233,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             cifar10_network,
             "multinomial",
             CIFAR10_PAPER.with_solver("krylov"),
-            CIFAR10.with_solver("krylov"),  # theta is far too long for a dense step
+            CIFAR10_RECOMMENDED,
             cifar10.CLASSES,
         ),
         Experiment(
