@@ -55,7 +55,7 @@ def spectra(n: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 PROBLEMS = {
     "cifar10": Problem(
-        "CIFAR-10 network, float32, rank 3", images, "multinomial", (100, 300, 1000, 3000, 10_000), (1e8, 1e9, ALL), 3
+        "CIFAR-10 network, float32, rank 2", images, "multinomial", (100, 1000, 10_000), (1e8, 1e9, ALL), 2
     ),
     "cdr": Problem(
         "Neural ODE 55 -> 8, 72 targets, float64, rank 20",

@@ -226,8 +226,9 @@ def assert_same(result, expected) -> None:
         for key in ("iteration", "rank", "accepted", "work", "solver"):
             assert ours[key] == theirs[key], key
         for key in ("loss", "misfit", "gradient_norm", "radius", "damping", "ratio", "accuracy"):
-            expected_value = None if theirs[key] is None else pytest.approx(theirs[key], rel=1e-10, abs=1e-14)
-            assert ours[key] == expected_value, key
+            tiny = 1e-10 if key == "ratio" else 1e-14  # a quotient of differences, compared with numbers near one
+            same = None if theirs[key] is None else pytest.approx(theirs[key], rel=1e-10, abs=tiny)
+            assert ours[key] == same, key
 
 
 # a method that keeps nothing it does not need twice makes nothing again when memory suffices
@@ -329,6 +330,7 @@ def test_a_resumed_run_takes_the_budget_it_began_with(tmp_path, monkeypatch):
 def peak_of(budget: float, method: str) -> float:
     """Bytes that training on images takes in a process of its own, above what it has before."""
     script = [sys.executable, __file__, str(budget), method]
+    # What malloc does not give back to the system is another matter: here it gives back everything large.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
     done = subprocess.run(script, env=environment, check=True, capture_output=True, text=True, timeout=300)
     return float(done.stdout)
@@ -349,7 +351,7 @@ def train_on_images() -> None:
     torch.manual_seed(0)
     images, labels = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
     settings = {"loss": "multinomial", "method": method, "iterations": 1, "work": 100, "max_rank": 1}
-    gnvpro.train(ConvNet(), images[:200], labels[:200], memory=4e7, **settings)  # what torch needs in any case
+    gnvpro.train(ConvNet(), images[:100], labels[:100], memory=2e6, **settings)  # what torch needs in any case
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     gnvpro.train(ConvNet(), images, labels, memory=budget, **settings)
     print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
