@@ -9,7 +9,6 @@ from pathlib import Path
 from . import contenders, problems, runner
 
 SEEDS = (0, 1, 2, 3, 4)
-HERE = Path(__file__).parent
 
 
 def main() -> None:
@@ -23,10 +22,10 @@ def main() -> None:
         command = commands.add_parser(name, help=text)
         command.add_argument("--out", type=Path, default=Path("runs/race"), help="directory of the records")
         command.add_argument("--problem", action="append", choices=list(problems.SPECS), help="default: all")
-        command.add_argument("--contender", action="append", choices=list(contenders.NAMES), help="default: all")
+        command.add_argument("--contender", action="append", choices=list(contenders.TITLES), help="default: all")
         command.add_argument("--seed", action="append", type=int, help=f"default: {SEEDS}")
         command.add_argument("--cores", type=int, nargs="+", default=None, help="cores to use; default: all")
-        command.add_argument("--images", type=Path, default=None, help="directory of the plots; default: --out")
+        command.add_argument("--docs", action="store_true", help="put tables and plot into docs/ too")
     child = commands.add_parser("one")
     child.add_argument("job", type=json.loads)
     child.add_argument("--core", type=int)
@@ -34,7 +33,7 @@ def main() -> None:
     if options.command == "one":
         print(json.dumps(runner.one(options.job, options.core)))
         return
-    names, cores = options.contender or contenders.NAMES, options.cores or runner.all_cores()
+    names, cores = options.contender or contenders.TITLES, options.cores or runner.all_cores()
     chosen = []
     for problem in options.problem or problems.SPECS:
         why = problems.missing(problem)
@@ -60,7 +59,7 @@ def main() -> None:
         runner.race(jobs, options.out / "records.jsonl", cores)
     from . import report
 
-    report.report(options.out, options.images or options.out)
+    report.report(options.out, runner.ROOT / "docs" if options.docs else None)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ SPACING = 1.03
 Outputs = Callable[[Tensor], Tensor]  # of a network, from inputs
 
 
-class TimeUp(Exception):  # noqa: N818 - not an error
+class TimeUp(Exception):
     """The time limit is reached."""
 
 

@@ -39,6 +39,8 @@ def race(jobs: Iterable[Job], path: Path, cores: list[int]) -> list[dict[str, An
     lock = threading.Lock()
     total, finished = waiting.qsize(), 0
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.read_text().endswith("\n"):
+        path.write_text(path.read_text() + "\n")  # a line cut off by an interruption must not swallow the next
 
     def work(core: int) -> None:
         nonlocal finished

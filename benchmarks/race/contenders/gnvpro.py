@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.race.problems import Problem, Spec
+from benchmarks.race.referee import Referee
+
 import gnvpro
 
-from ..problems import Problem, Spec
-from ..referee import Referee
-
-TITLE = "gnvpro"
 SOLVER = "auto"
 
 

@@ -9,18 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
+from benchmarks.race.in_jax import objective
+from benchmarks.race.problems import Problem, Spec
+from benchmarks.race.referee import Outputs, Referee
 from jax import Array
-
-from ..in_jax import objective
-from ..problems import Problem, Spec
-from ..referee import Outputs, Referee
-
-TITLE = "optax L-BFGS"
 
 
 def grid(spec: Spec) -> list[dict[str, Any]]:
     """History sizes; for classification."""
-    return [{"memory_size": size} for size in (10, 30, 100)] if spec.loss == "multinomial" else []
+    return [{"memory_size": size} for size in (10, 100)] if spec.loss == "multinomial" else []
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:

@@ -10,11 +10,10 @@ import lineax as lx
 import numpy as np
 import optimistix as optx
 import torch
+from benchmarks.race.in_jax import residuals
+from benchmarks.race.problems import Problem
+from benchmarks.race.referee import Outputs, Referee
 from jax import Array
-
-from ..in_jax import residuals
-from ..problems import Problem
-from ..referee import Outputs, Referee
 
 
 def fit(problem: Problem, linear_solver: lx.AbstractLinearSolver, rtol: float, referee: Referee) -> None:

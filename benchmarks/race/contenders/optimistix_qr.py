@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import lineax as lx
+from benchmarks.race.problems import Problem, Spec
+from benchmarks.race.referee import Referee
 
-from ..problems import Problem, Spec
-from ..referee import Referee
 from . import optimistix_lm
-
-TITLE = "optimistix LM, QR"
 
 
 def grid(spec: Spec) -> list[dict[str, Any]]:

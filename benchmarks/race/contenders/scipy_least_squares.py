@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.race.in_torch import Functions
+from benchmarks.race.problems import Problem, Spec
+from benchmarks.race.referee import Referee
 from scipy.optimize import least_squares
-
-from ..in_torch import Functions
-from ..problems import Problem, Spec
-from ..referee import Referee
-
-TITLE = "scipy least_squares"
 
 
 def grid(spec: Spec) -> list[dict[str, Any]]:
@@ -23,7 +20,6 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
         {"method": "trf", "tr_solver": "exact"},
         {"method": "trf", "tr_solver": "exact", "x_scale": "jac"},
         {"method": "trf", "tr_solver": "lsmr"},
-        {"method": "trf", "tr_solver": "lsmr", "x_scale": "jac"},
         {"method": "lm"},
         {"method": "lm", "x_scale": "jac"},
     ]
