@@ -6,7 +6,7 @@ Float64; loops over layers and stages are unrolled, which compiles longer and ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,17 +29,28 @@ def outputs(problem: Problem) -> Callable[[Array, Array], Array]:
     model, shapes = problem.model, [(name, p.shape) for name, p in problem.model.named_parameters()]
 
     def run(weights: Array, inputs: Array) -> Array:
-        parts, start = {}, 0
-        for name, shape in shapes:
-            parts[name] = weights[start : start + shape.numel()].reshape(shape)
-            start += shape.numel()
-        u = inputs
+        parts, u = by_name(shapes, weights), inputs
         for name, layer in model.named_children():
             own = {key.removeprefix(name + "."): value for key, value in parts.items() if key.startswith(name + ".")}
             u = apply(layer, own, u)
         return u
 
     return run
+
+
+def by_name(shapes: Sequence[tuple[str, Any]], weights: Array) -> Weights:
+    """The parameters, from the vector of all."""
+    parts, start = {}, 0
+    for name, shape in shapes:
+        parts[name] = weights[start : start + shape.numel()].reshape(shape)
+        start += shape.numel()
+    return parts
+
+
+def penalised(problem: Problem) -> Callable[[Array], Array]:
+    """weights -> B theta and W."""
+    shapes = [(name, p.shape) for name, p in problem.model.named_parameters()]
+    return lambda weights: jnp.concatenate(problem.penalised(by_name(shapes, weights)))
 
 
 def apply(layer: nn.Module, own: Weights, u: Array) -> Array:
@@ -86,11 +97,11 @@ def runge_kutta(layer: NeuralODE, own: Weights, inputs: Array) -> Array:
 def residuals(problem: Problem) -> Callable[..., Array]:
     """Whose half square is the objective of least squares: the misfit over sqrt(n), then the penalties."""
     inputs, targets = (jnp.asarray(np.asarray(part)) for part in problem.train)
-    run, root = outputs(problem), problem.spec.penalty**0.5
+    run, penalties, root = outputs(problem), penalised(problem), problem.spec.penalty**0.5
 
     def compute(weights: Array, args: Any = None) -> Array:
         misfit = (run(weights, inputs) - targets) / len(targets) ** 0.5
-        return jnp.concatenate([misfit.reshape(-1), root * weights])
+        return jnp.concatenate([misfit.reshape(-1), root * penalties(weights)])
 
     return compute
 
@@ -98,11 +109,11 @@ def residuals(problem: Problem) -> Callable[..., Array]:
 def objective(problem: Problem) -> Callable[[Array], Array]:
     """What is minimised, for classification."""
     inputs, labels = (jnp.asarray(np.asarray(part)) for part in problem.train)
-    run, penalty = outputs(problem), problem.spec.penalty
+    run, penalties, penalty = outputs(problem), penalised(problem), problem.spec.penalty
 
     def compute(weights: Array) -> Array:
         x = run(weights, inputs)
         fit = jax.nn.logsumexp(x, axis=1) - jnp.take_along_axis(x, labels[:, None], 1)[:, 0]
-        return fit.mean() + 0.5 * penalty * jnp.sum(weights**2)
+        return fit.mean() + 0.5 * penalty * jnp.sum(penalties(weights) ** 2)
 
     return compute

@@ -2,10 +2,11 @@
 
 Every contender minimises the same objective from the same first weights,
 
-    mean over samples of the loss  +  penalty/2 |theta|^2  +  penalty/2 |W|^2,
+    mean over samples of the loss  +  penalty/2 |B theta|^2  +  penalty/2 |W|^2,
 
-loss = 1/2 |outputs - targets|^2 or cross-entropy, where its interface allows it. What counts is the error on samples it
-does not see. A seed draws (or splits) the data and draws the first weights.
+loss = 1/2 |outputs - targets|^2 or cross-entropy, where its interface allows it. B is the identity; on the weights of a
+Neural ODE it takes differences in time, over sqrt(h), as in the paper (`gnvpro.time_differences`). What counts is the
+error on samples it does not see. A seed draws (or splits) the data and draws the first weights.
 
 Legend: weights are one float64 vector, in the order of `model.named_parameters()`; the last two parameters are the head.
 """
@@ -13,8 +14,10 @@ Legend: weights are one float64 vector, in the order of `model.named_parameters(
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +40,7 @@ class Spec:
     measure: str  # of the error on the validation set
     ladder: tuple[float, ...]  # accuracies asked for
     seconds: float  # limit of a run
+    in_time: bool = False  # whether the penalty is on differences in time
 
 
 @dataclass(frozen=True)
@@ -62,14 +66,31 @@ class Problem:
         """The same problem on other training samples."""
         return replace(self, train=(inputs, targets))
 
-    def objective(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """What is minimised."""
+    @cached_property
+    def time_steps(self) -> dict[str, float]:
+        """h of the parameters whose differences in time are penalised."""
+        return {
+            f"{prefix}.{name}": module.time_step
+            for prefix, module in (self.model.named_modules() if self.spec.in_time else ())
+            for name in getattr(module, "nodal_parameters", ())
+        }
+
+    def penalised(self, parts: Mapping[str, Any]) -> list[Any]:
+        """B theta and W, as vectors, from the parameters by name: torch's or JAX's."""
+        steps = self.time_steps
+        return [
+            ((part[1:] - part[:-1]) * steps[name] ** -0.5 if name in steps else part).reshape(-1)
+            for name, part in parts.items()
+        ]
+
+    def objective(self, outputs: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
+        """What is minimised, from outputs on the training set and the parameters by name."""
         targets = self.train[1]
         if self.classification:
             fit = nn.functional.cross_entropy(outputs, targets)
         else:
             fit = 0.5 * (outputs - targets).square().sum() / len(targets)
-        return fit + 0.5 * self.spec.penalty * weights.square().sum()
+        return fit + 0.5 * self.spec.penalty * torch.cat(self.penalised(parts)).square().sum()
 
     def outputs_at(self, weights: Tensor) -> Callable[[Tensor], Tensor]:
         """The network with these weights, as a function of inputs."""
@@ -164,6 +185,7 @@ SPECS = {
             "mean relative error",
             (0.1, 0.03, 0.01, 0.003, 0.001),
             15.0,
+            in_time=True,
         ),
         Spec(
             "peaks",
@@ -186,6 +208,7 @@ SPECS = {
             "error rate",
             (0.3, 0.25, 0.22, 0.2, 0.18, 0.17),
             20.0,
+            in_time=True,
         ),
     )
 }

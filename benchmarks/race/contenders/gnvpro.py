@@ -19,7 +19,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee, solver: str = SOLVER) -> None:
     """Train until nothing more can be done or the time is up."""
-    model, last = problem.model, 0.0
+    spec, model, last = problem.spec, problem.model, 0.0
 
     def listen(record: gnvpro.Record) -> None:
         nonlocal last
@@ -31,9 +31,9 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee, solver: st
     gnvpro.train(
         model,
         *problem.train,
-        loss=problem.spec.loss,
-        theta_penalty=problem.spec.penalty,
-        head_penalty=problem.spec.penalty,
+        loss=spec.loss,
+        theta_penalty=gnvpro.Tikhonov(spec.penalty, gnvpro.time_differences if spec.in_time else None),
+        head_penalty=spec.penalty,
         work=1e9,
         solver=solver,
         on_iteration=listen,

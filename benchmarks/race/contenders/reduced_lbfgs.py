@@ -29,9 +29,9 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
     solve = newton if problem.classification else least_squares
     penalty = problem.spec.penalty
     referee.start()
-    theta = list(features.parameters())
+    theta = dict(features.named_parameters())
     optimizer = torch.optim.LBFGS(
-        theta, max_iter=20, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe", **settings
+        theta.values(), max_iter=20, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe", **settings
     )
 
     def closure() -> Tensor:
@@ -41,7 +41,7 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
         with torch.no_grad():
             W = solve(Z.detach(), targets, penalty, torch.cat([head.weight, head.bias[:, None]], 1))
             head.weight.copy_(W[:, :-1]), head.bias.copy_(W[:, -1])
-        value = problem.objective(Z @ W.T, torch.cat([W.reshape(-1), *(p.reshape(-1) for p in theta)]))
+        value = problem.objective(Z @ W.T, theta | {"W": W})
         value.backward()
         work += 2
         referee.look(lambda: problem.model, work)
