@@ -132,6 +132,19 @@ def test_looks_do_not_count_and_the_referee_ends_the_run(monkeypatch):
     assert np.allclose(judge.looks, [[0.4, 0.4, 0.5, 2], [0.8, 0.8, 0.5, 4], [1.2, 1.2, 0.5, 6]])
 
 
+def test_compiling_counts_but_does_not_use_up_the_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(referee.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(referee.time, "perf_counter", lambda: now[0])
+    judge = referee.Referee(problems.make("regression", 0), limit=1.0)
+    judge.start()
+    now[0] += 5.0
+    judge.compiled()
+    now[0] += 0.5
+    judge.look(lambda: judge.problem.model)
+    assert judge.looks[0][0] == 5.5
+
+
 @pytest.mark.parametrize("name", ["regression", "cdr", "peaks"])
 def test_the_networks_in_jax_are_those_in_torch(name):
     pytest.importorskip("jax", reason="the race's JAX contenders need jax: pip install 'gnvpro[bench]'")

@@ -196,7 +196,7 @@ SPECS = {
             lambda n: flow(ResNet(n, 4, 8, 5.0, dtype=torch.float64), 4, peaks.N_CLASSES),
             "error rate",
             (0.3, 0.1, 0.05, 0.03, 0.02, 0.01),
-            10.0,
+            8.0,
         ),
         Spec(
             "indian-pines",
@@ -207,7 +207,7 @@ SPECS = {
             lambda n: flow(NeuralODE(n, 32, 4, 4.0, dtype=torch.float64), 32, len(indian_pines.CLASSES)),
             "error rate",
             (0.3, 0.25, 0.22, 0.2, 0.18, 0.17),
-            20.0,
+            14.0,
             in_time=True,
         ),
     )

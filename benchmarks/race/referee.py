@@ -2,7 +2,8 @@
 
 Seconds are processor seconds of the process, which is pinned to one core: on a quiet machine those of the clock on the
 wall, on a busy one still the contender's own. Both are kept. Neither runs while the referee looks, nor before `start`:
-imports, loading data and making the network are not counted. Compilation is, and its seconds are also told.
+imports, loading data and making the network are not counted. Compilation is, and its seconds are also told; the time limit
+begins after it, so that nobody runs out of time while compiling.
 
 A look costs the contender nothing, but it costs the benchmark time, so looks are spaced by at least 3% of the time so far.
 """
@@ -52,7 +53,8 @@ class Referee:
     def look(self, outputs: Callable[[], Outputs], work: float | None = None, last: bool = False) -> None:
         """Measure the model if it is time to, or the last look; `outputs` gives its network. Ends the run when time is up."""
         seconds, wall = self.seconds()
-        if seconds < self._due and seconds < self.limit and not last:
+        up = seconds >= self.limit + self.compile_seconds
+        if seconds < self._due and not up and not last:
             return
         before = (time.process_time(), time.perf_counter())
         error = self.problem.error(outputs())
@@ -60,5 +62,5 @@ class Referee:
         self._due = max(seconds * SPACING, seconds + 1e-3)
         after = (time.process_time(), time.perf_counter())
         self._paused = tuple(p + a - b for p, a, b in zip(self._paused, after, before, strict=True))  # type: ignore[assignment]
-        if seconds >= self.limit:
+        if up:
             raise TimeUp
