@@ -50,7 +50,8 @@ def section(spec: problems.Spec, records: Sequence[Record]) -> str:
     head = [f"{goal:g}" for goal in spec.ladder]
     lines = [
         f"### {spec.title}\n",
-        f"Processor seconds until the validation {spec.measure} is at most ..., {seeds} seeds, at most {spec.seconds:g} s after compiling:\n",
+        f"Processor seconds until the validation {spec.measure} is at most ..., {seeds} seeds, "
+        f"at most {spec.seconds:g} s after compiling:\n",
         "| contender | " + " | ".join(head) + " | lowest | compiling |",
         "|---|" + "---|" * (len(head) + 2),
     ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from gnvpro.assemble import Assembler
