@@ -86,6 +86,7 @@ def test_the_report_writes_tables_and_a_plot(records, tmp_path, capsys):
     assert page.startswith("above\n")
     assert page.endswith("below\n")
     assert "old" not in page
+    assert "(images/race.png)" in page
     assert "0.30 (0.10 to 0.50)" in page
     assert (docs / "images" / "race.png").stat().st_size > 10_000
     assert capsys.readouterr().out.startswith("###")
@@ -198,6 +199,7 @@ def test_a_contender_makes_the_error_smaller(name):
     assert min(look[2] for look in judge.looks) < 0.8 * before
 
 
+@pytest.mark.filterwarnings("ignore")  # the peers' own
 def test_every_peer_has_settings_for_every_problem_it_runs():
     for name in contenders.PEERS:
         try:

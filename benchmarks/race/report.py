@@ -18,18 +18,25 @@ from .search import seconds_to
 
 Record = dict[str, Any]
 BEGIN, END = "<!-- the race: made by `python -m benchmarks.race table --docs` -->", "<!-- end of the race -->"
+PICTURE = (
+    "![Validation error against seconds: medians over the seeds, bands from the least to the most.](images/race.png)"
+)
 
 
 def report(out: Path, docs: Path | None) -> None:
     """Write race.md and race.png to `out`; with `docs`, also its benchmarks.md between the markers and its images."""
     records = read(out / "records.jsonl")
+    if not records:
+        raise SystemExit(
+            f"no records in {out}: run `python -m benchmarks.race run` first, or name their place with --out"
+        )
     text = markdown(records)
     (out / "race.md").write_text(text)
     plot(records, [out / "race.png", *([docs / "images" / "race.png"] if docs else [])])
     if docs:
         page = docs / "benchmarks.md"
         before, rest = page.read_text().split(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}")
+        page.write_text(f"{before}{BEGIN}\n\n{PICTURE}\n\n{text}\n{END}{rest.split(END)[1]}")
     print(text)
 
 
