@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.docs
+BENCH  := $(VENV)/.bench
 
-.PHONY: demo test lint types tests format docs clean
+.PHONY: demo test lint types tests format docs bench bench-search clean
 
 demo: $(READY)
 	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
@@ -32,6 +33,14 @@ format: $(READY)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The race against other trainers: tables and a plot in runs/race/. Interrupted, it goes on where it was.
+bench: $(BENCH)
+	$(BIN)/python -m benchmarks.race run
+
+# The search for the peers' settings, benchmarks/race/settings.json; needed only when a grid or a problem changes.
+bench-search: $(BENCH)
+	$(BIN)/python -m benchmarks.race search
+
 # torch is pinned in the constraints so that the small CPU build is taken where one is offered.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +50,12 @@ $(READY): pyproject.toml constraints.txt
 $(DOCS): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $(DOCS)
+
+# A torchvision that came along, or was there, and does not fit this torch breaks the peers' imports.
+$(BENCH): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/pip uninstall --quiet --yes torchvision
+	touch $(BENCH)
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache

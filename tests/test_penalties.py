@@ -118,3 +118,19 @@ def test_time_differences_without_time_is_refused_with_the_remedy():
     model = MLP(2, [3])
     with pytest.raises(ValueError, match="NeuralODE"):
         time_differences(model, parameters(model))
+
+
+def test_the_hessian_is_the_matrix_of_its_products_also_where_vmap_cannot_run_the_operator():
+    model = ode()
+    theta = flat(model)
+    differences = time_differences(model, parameters(model))
+
+    def through_numbers(v):  # a product that leaves torch
+        return torch.tensor((differences.mv(v)).tolist(), dtype=F64)
+
+    by_hand = LinearOperator(differences.domain, differences.codomain, through_numbers, differences.rmv)
+    for operator in (time_differences, by_hand):
+        penalty = Tikhonov(0.7, operator).bind(model, parameters(model))
+        matrix = penalty.hessian(theta)
+        torch.testing.assert_close(matrix @ theta, penalty.hessian_mv(theta), rtol=1e-13, atol=1e-14)
+        assert torch.equal(matrix[3], penalty.hessian_mv(torch.eye(len(theta), dtype=F64)[3]))

@@ -45,14 +45,17 @@ class Directions:
         return self.kept.numel()
 
     @cached_property
-    def _paired(self) -> Tensor:
-        return self.kept != self.mirror
+    def _pairs(self) -> Tensor:
+        """Which directions are antisymmetric pairs."""
+        return (self.kept != self.mirror).nonzero()[:, 0]
 
     def reduce(self, v: Tensor) -> Tensor:
         """Q' v, along the first axis."""
-        scale = self.scale.reshape(-1, *[1] * (v.ndim - 1))
-        pairs = self._paired.reshape(scale.shape)
-        return torch.where(pairs, (v[self.kept] - v[self.mirror]) / scale, v[self.kept])
+        y, pairs = v[self.kept], self._pairs
+        if pairs.numel():
+            scale = self.scale[pairs].reshape(-1, *[1] * (v.ndim - 1))
+            y[pairs] = (y[pairs] - v[self.mirror[pairs]]) / scale
+        return y
 
     def expand(self, y: Tensor) -> Tensor:
         """Q y."""
@@ -151,8 +154,9 @@ def choose(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Ten
         return few
     force = penalty @ theta
     outside = force - few.expand(few.reduce(force))
-    inside = few.reduce(few.reduce(penalty).T)  # Q' M Q
-    moved = torch.linalg.matrix_norm(few.reduce(penalty))  # all of Q' M, the coupling included
+    half = few.reduce(penalty)  # Q' M
+    inside = few.reduce(half.T)  # Q' M Q
+    moved = torch.linalg.matrix_norm(half)  # the coupling included
     scale = float(torch.linalg.matrix_norm(penalty))
     coupled = float(moved.square() - torch.linalg.matrix_norm(inside).square()) > 1e-14 * scale**2
     pushed = float(torch.linalg.vector_norm(outside)) > 1e-13 * scale * float(torch.linalg.vector_norm(theta))

@@ -142,7 +142,8 @@ class Blocks:
             out = J.new_zeros((J.shape[0], R.shape[0], J.shape[2]))
             for j, row in enumerate(weights.unbind()):
                 for k, weight in enumerate(row.unbind()):
-                    out[:, j].addcmul_(J[:, k], weight)
+                    if weight.any():  # R is upper triangular where there are more targets than features
+                        out[:, j].addcmul_(J[:, k], weight)
             return out
 
         blocks = (replace(b, g=mixed(b.g)) if isinstance(b, Outer) else mixed(b) for b in self.blocks)

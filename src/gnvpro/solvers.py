@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from gnvpro.assemble import Assembler
@@ -115,9 +114,8 @@ def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings:
 
 def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> Assembler:
     """What assembles the Gauss-Newton matrices of a problem; sets the network's chunks to what the memory holds."""
-    network, n = problem.network, problem.network.n_theta
-    units = torch.eye(n, dtype=torch.float64, device=theta.device)
-    penalty = torch.stack([problem.theta_penalty.hessian_mv(unit) for unit in units]) if n else units
+    network = problem.network
+    penalty = problem.theta_penalty.hessian(theta)
     directions = choose(network.model, network.parameters, theta, penalty)
     rows = max(1, rows_that_fit(problem, settings, directions.count))
     network.chunk = min(rows, network.chunk or rows)

@@ -1,0 +1,209 @@
+"""Tables in markdown and plots, from the records of the race.
+
+A cell holds the median over the seeds of the seconds to an accuracy, and in brackets the least and the most. A seed that
+did not get there counts as infinitely late, so a cell is "-" where at most half of the seeds got there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import contenders, problems
+from .runner import read
+from .search import seconds_to
+
+Record = dict[str, Any]
+BEGIN, END = "<!-- the race: made by `python -m benchmarks.race table --docs` -->", "<!-- end of the race -->"
+PICTURE = (
+    "![Validation error against seconds: medians over the seeds, bands from the least to the most.](images/race.png)"
+)
+
+
+def report(out: Path, docs: Path | None) -> None:
+    """Write race.md and race.png to `out`; with `docs`, also its benchmarks.md between the markers and its images."""
+    records = read(out / "records.jsonl")
+    if not records:
+        raise SystemExit(
+            f"no records in {out}: run `python -m benchmarks.race run` first, or name their place with --out"
+        )
+    text = markdown(records)
+    (out / "race.md").write_text(text)
+    plot(records, [out / "race.png", *([docs / "images" / "race.png"] if docs else [])])
+    if docs:
+        page = docs / "benchmarks.md"
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text(f"{before}{BEGIN}\n\n{PICTURE}\n\n{text}\n{END}{rest.split(END)[1]}")
+    print(text)
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The tables of all problems."""
+    sections = []
+    for spec in problems.SPECS.values():
+        own = [record for record in records if record["problem"] == spec.name]
+        if own:
+            sections.append(section(spec, own))
+    return "\n".join(sections)
+
+
+def section(spec: problems.Spec, records: Sequence[Record]) -> str:
+    """One problem: seconds, what they say about the goals, work."""
+    groups = grouped(records)
+    seeds = len({record["seed"] for record in records})
+    head = [f"{goal:g}" for goal in spec.ladder]
+    lines = [
+        f"### {spec.title}\n",
+        f"Processor seconds until the validation {spec.measure} is at most ..., {seeds} seeds, "
+        f"at most {spec.seconds:g} s after compiling:\n",
+        "| contender | " + " | ".join(head) + " | lowest | compiling |",
+        "|---|" + "---|" * (len(head) + 2),
+    ]
+    for name, group in groups.items():
+        cells = [seconds_cell(group, goal) for goal in spec.ladder]
+        compiling = statistics.median(record.get("compile", 0.0) for record in group)
+        lowest = spread([best(record) for record in group], "{:.2g}")
+        lines.append(f"| {title(name)} | {' | '.join(cells)} | {lowest} | {f'{compiling:.1f}' if compiling else ''} |")
+    lines += ["", *verdict(spec, groups), "", "Work units at these moments (medians):\n"]
+    lines += ["| contender | " + " | ".join(head) + " |", "|---|" + "---|" * len(head)]
+    for name, group in groups.items():
+        cells = [work_cell(group, goal) for goal in spec.ladder]
+        if set(cells) != {"-"}:
+            lines.append(f"| {title(name)} | {' | '.join(cells)} |")
+    failures = sorted({f"{title(r['contender'])}: {r['failure']}" for r in records if r.get("failure")})
+    if failures:
+        lines += ["", "Runs that failed: " + "; ".join(f"`{failure}`" for failure in failures)]
+    return "\n".join(lines) + "\n"
+
+
+def verdict(spec: problems.Spec, groups: dict[str, list[Record]]) -> list[str]:
+    """Ours against the fastest peer, accuracy by accuracy, and the lowest errors; the goals are 0.5 and 1."""
+    ours = {name: group for name, group in groups.items() if name in contenders.OURS}
+    peers = {name: group for name, group in groups.items() if name not in contenders.OURS}
+    if not ours or not peers:
+        return []
+    parts = []
+    for goal in spec.ladder:
+        mine = min(median_seconds(group, goal) for group in ours.values())
+        rival = min(peers, key=lambda name: median_seconds(peers[name], goal))
+        theirs = median_seconds(peers[rival], goal)
+        if math.isfinite(theirs):
+            ratio = f"{mine / theirs:.2f}" if math.isfinite(mine) else "not reached by us"
+            parts.append(f"{goal:g}: {ratio} ({title(rival)})")
+        elif math.isfinite(mine):
+            parts.append(f"{goal:g}: no peer gets there")
+    lowest = {name: statistics.median(best(record) for record in group) for name, group in groups.items()}
+    rival = min(peers, key=lambda name: lowest[name])
+    ratio = min(lowest[name] for name in ours) / lowest[rival] if lowest[rival] else math.inf
+    return [
+        "Our best solver's seconds over those of the fastest peer (goal: at most 0.5): " + "; ".join(parts) + ".",
+        f"Lowest error, ours over the best peer's: {ratio:.2f} ({title(rival)}; goal: below 1).",
+    ]
+
+
+def grouped(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Records by contender, in the order of the race."""
+    names = [name for name in contenders.TITLES if any(record["contender"] == name for record in records)]
+    return {name: [record for record in records if record["contender"] == name] for name in names}
+
+
+def title(name: str) -> str:
+    """What a contender is called."""
+    return contenders.TITLES[name]
+
+
+def best(record: Record) -> float:
+    """The lowest error of a run."""
+    return min((look[2] for look in record["looks"]), default=math.inf)
+
+
+def times(group: Sequence[Record], goal: float, column: int = 0) -> list[float]:
+    """Of every seed; infinite where it did not get there."""
+    found = [seconds_to(record["looks"], goal, column) for record in group]
+    return [math.inf if t is None else t for t in found]
+
+
+def median_seconds(group: Sequence[Record], goal: float) -> float:
+    """Over the seeds; the upper one of two."""
+    return statistics.median_high(times(group, goal))
+
+
+def seconds_cell(group: Sequence[Record], goal: float) -> str:
+    """Median and spread."""
+    return spread(times(group, goal), "{:.2f}")
+
+
+def work_cell(group: Sequence[Record], goal: float) -> str:
+    """Median."""
+    middle = statistics.median_high(times(group, goal, 3))
+    return f"{middle:.0f}" if math.isfinite(middle) else "-"
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """Median, and the range in brackets."""
+    middle, most = statistics.median_high(values), max(values)
+    if not math.isfinite(middle):
+        return "-"
+    last = form.format(most) if math.isfinite(most) else "never"
+    return f"{form.format(middle)} ({form.format(min(values))} to {last})"
+
+
+# -- the plot
+
+
+def curve(group: Sequence[Record], grid: Sequence[float]) -> list[list[float]]:
+    """Of every seed, the lowest error so far at the seconds of the grid."""
+    rows = []
+    for record in group:
+        row, low, looks = [], math.nan, iter([*record["looks"], [math.inf, 0, 0, 0]])
+        look = next(looks)
+        for seconds in grid:
+            while look[0] <= seconds:
+                low = look[2] if math.isnan(low) else min(low, look[2])
+                look = next(looks)
+            row.append(low)
+        rows.append(row)
+    return rows
+
+
+def plot(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Error against seconds, one panel a problem: the median over the seeds, and a band from the least to the most."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    specs = [spec for spec in problems.SPECS.values() if any(r["problem"] == spec.name for r in records)]
+    if not specs:
+        return
+    figure, axes = plt.subplots(1, len(specs), figsize=(5.2 * len(specs), 5.4), squeeze=False, layout="constrained")
+    colors = dict(zip(contenders.TITLES, [*plt.get_cmap("tab20").colors], strict=False))
+    handles = {}
+    for axis, spec in zip(axes[0], specs, strict=True):
+        grid = np.geomspace(3e-3, spec.seconds, 300)
+        for name, group in grouped([r for r in records if r["problem"] == spec.name]).items():
+            rows = np.array(curve(group, grid))
+            shown = np.isfinite(rows).sum(0) > len(rows) / 2
+            if not shown.any():
+                continue
+            rows, own = rows[:, shown], name in contenders.OURS
+            (line,) = axis.loglog(
+                grid[shown],
+                np.nanmedian(rows, 0),
+                color="black" if name == "gnvpro" else colors[name],
+                lw=2.5 if own else 1.3,
+            )
+            axis.fill_between(
+                grid[shown], np.nanmin(rows, 0), np.nanmax(rows, 0), color=line.get_color(), alpha=0.12, lw=0
+            )
+            handles[title(name).replace("*", "")] = line
+        axis.set(title=spec.title.split(":")[0], xlabel="seconds", ylabel=f"validation {spec.measure}")
+        axis.grid(alpha=0.3)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    for path in paths:
+        figure.savefig(path, dpi=110)
+    plt.close(figure)
