@@ -43,6 +43,7 @@ class DenseSettings:
     full: bool | None = (
         None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
     )
+    scaling: float | None = None  # of the norm, by curvature (see `dense`); by default 3/4 for least squares, else 0
     memory: float | None = None  # bytes; an eighth of the machine's by default
 
     def resolved(self, misfit: Misfit) -> DenseSettings:
@@ -53,6 +54,7 @@ class DenseSettings:
             self,
             geodesic=misfit.isotropic if self.geodesic is None else self.geodesic,
             full=not misfit.isotropic if self.full is None else self.full,
+            scaling=0.75 * misfit.isotropic if self.scaling is None else self.scaling,
         )
 
     @property
