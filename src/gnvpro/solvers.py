@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from gnvpro.assemble import Assembler
@@ -123,9 +122,8 @@ def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings:
 
 def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> Assembler:
     """What assembles the Gauss-Newton matrices of a problem; sets the network's chunks to what the memory holds."""
-    network, n = problem.network, problem.network.n_theta
-    units = torch.eye(n, dtype=torch.float64, device=theta.device)
-    penalty = torch.stack([problem.theta_penalty.hessian_mv(unit) for unit in units]) if n else units
+    network = problem.network
+    penalty = problem.theta_penalty.hessian(theta.device)
     directions = choose(network.model, network.parameters, theta, penalty)
     rows = max(1, rows_that_fit(problem, settings, directions.count))
     network.chunk = min(rows, network.chunk or rows)
