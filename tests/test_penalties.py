@@ -118,18 +118,3 @@ def test_time_differences_without_time_is_refused_with_the_remedy():
     model = MLP(2, [3])
     with pytest.raises(ValueError, match="NeuralODE"):
         time_differences(model, parameters(model))
-
-
-def test_its_matrix_is_its_product_with_every_unit_vector():
-    model = ode()
-    penalty = Tikhonov(0.3, time_differences).bind(model, parameters(model))
-    B = time_differences(model, parameters(model)).dense()
-    torch.testing.assert_close(penalty.hessian(), 0.3 * B.T @ B)
-
-
-def test_its_matrix_may_be_of_an_operator_that_only_takes_plain_vectors():
-    def scaled(x):
-        return x * (2.0 if float(x.sum()) > 1e9 else 3.0)  # asks for a number, which vmap refuses
-
-    penalty = Tikhonov(0.5, LinearOperator((4,), (4,), scaled, scaled)).bind(MLP(1, [1]), [("a", (4,))])
-    torch.testing.assert_close(penalty.hessian(), 4.5 * torch.eye(4, dtype=F64))

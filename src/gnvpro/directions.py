@@ -158,9 +158,8 @@ def choose(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Ten
         return few
     force = penalty @ theta
     outside = force - few.expand(few.reduce(force))
-    rows = few.reduce(penalty)  # Q' M
-    inside = few.reduce(rows.T)  # Q' M Q
-    moved = torch.linalg.matrix_norm(rows)  # all of Q' M, the coupling included
+    inside = few.reduce(few.reduce(penalty).T)  # Q' M Q
+    moved = torch.linalg.matrix_norm(few.reduce(penalty))  # all of Q' M, the coupling included
     scale = float(torch.linalg.matrix_norm(penalty))
     coupled = float(moved.square() - torch.linalg.matrix_norm(inside).square()) > 1e-14 * scale**2
     pushed = float(torch.linalg.vector_norm(outside)) > 1e-13 * scale * float(torch.linalg.vector_norm(theta))

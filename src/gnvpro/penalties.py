@@ -76,14 +76,6 @@ class BoundPenalty:
         """alpha B'B d_theta, which is also the gradient at d_theta."""
         return self.alpha * self.operator.rmv(self.operator.mv(d_theta))
 
-    def hessian(self, device: torch.device | None = None) -> Tensor:
-        """alpha B'B as a matrix."""
-        units = torch.eye(self.operator.domain[0], dtype=torch.float64, device=device)
-        try:
-            return torch.vmap(self.hessian_mv, chunk_size=256)(units)  # one by one they take as long as four iterations
-        except RuntimeError:  # somebody's own operator that does what vmap cannot follow
-            return torch.stack([self.hessian_mv(unit) for unit in units])
-
 
 def time_differences(model: nn.Module, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> LinearOperator:
     """Differences in time, over sqrt(h), of the nodal parameters of every network in time; the identity on the rest.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from gnvpro.assemble import Assembler
@@ -38,11 +39,11 @@ class DenseSettings:
     """
 
     damping: bool = True  # Nielsen's damping; else a radius
+    scaling: float | None = None  # of the norm, by curvature (see `dense`); by default 3/4 for least squares, else 0
     geodesic: bool | None = None  # the geodesic correction; by default for least squares only
     full: bool | None = (
         None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
     )
-    scaling: float | None = None  # of the norm, by curvature (see `dense`); by default 3/4 for least squares, else 0
     memory: float | None = None  # bytes; an eighth of the machine's by default
 
     def resolved(self, misfit: Misfit) -> DenseSettings:
@@ -122,8 +123,9 @@ def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings:
 
 def make_assembler(problem: Problem, theta: Tensor, settings: DenseSettings) -> Assembler:
     """What assembles the Gauss-Newton matrices of a problem; sets the network's chunks to what the memory holds."""
-    network = problem.network
-    penalty = problem.theta_penalty.hessian(theta.device)
+    network, n = problem.network, problem.network.n_theta
+    units = torch.eye(n, dtype=torch.float64, device=theta.device)
+    penalty = torch.stack([problem.theta_penalty.hessian_mv(unit) for unit in units]) if n else units
     directions = choose(network.model, network.parameters, theta, penalty)
     rows = max(1, rows_that_fit(problem, settings, directions.count))
     network.chunk = min(rows, network.chunk or rows)
