@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.assemble import GaussNewton
-from gnvpro.dense import Dense, DenseModel, Geodesic
+from gnvpro.dense import LEAST_SHARE, Dense, DenseModel, Geodesic
 from gnvpro.directions import all_directions, choose, moving_directions
 from gnvpro.find_head import find_head
 from gnvpro.head import Eliminator
@@ -424,6 +424,63 @@ def test_first_bounds_are_a_thousandth_of_the_diagonal() -> None:
     assert relative(within.d_x, step.d_x) < 1e-7
 
 
+# -- the norm of steps
+
+
+def two_tensors(scaling: float, units: tuple[float, float] = (1.0, 1.0)) -> tuple[DenseModel, Tensor]:
+    """A model of parameters p and q, each in units of its own, and those units, one a direction."""
+    torch.manual_seed(2)
+    J, r = torch.randn(20, 7, dtype=F64), torch.randn(20, dtype=F64)
+    c = torch.tensor([units[0]] * 3 + [units[1]] * 4, dtype=F64)
+    directions = all_directions([("p", (3,)), ("q", (2, 2))], c.device)
+    J = J * c
+    local = GaussNewton(J.T @ J, J.T @ r, torch.zeros(7, 7, dtype=F64), directions, lambda a, b: a)
+    return DenseModel(local, scaling), c
+
+
+@pytest.mark.parametrize("scaling", [0.0, 0.75, 1.0])
+def test_norm_of_steps_follows_the_mean_curvature_of_each_tensor(scaling: float) -> None:
+    model, _ = two_tensors(scaling, (1.0, 30.0))
+    diagonal = model.matrix.diagonal()
+    share = float(diagonal[:3].mean() / diagonal[3:].mean())
+    assert torch.allclose(model.metric, torch.tensor([share**scaling] * 3 + [1.0] * 4, dtype=F64), rtol=1e-14)
+    step = model.solve_damped(0.5)
+    want = -torch.linalg.solve(model.matrix + 0.5 * model.metric.diag(), model.gradient)
+    assert relative(step.d_x, want) < 1e-12
+    assert step.norm == pytest.approx(math.sqrt(float(model.metric @ want.square())), rel=1e-12)
+    assert (
+        relative(
+            model.solve(-model.gradient, 0.3),
+            -torch.linalg.solve(model.matrix + 0.3 * model.metric.diag(), model.gradient),
+        )
+        < 1e-10
+    )
+    within = model.solve_within(0.5 * step.norm)
+    assert within.norm == pytest.approx(0.5 * step.norm, rel=1e-10)
+    assert relative(within.d_x, model.solve_damped(within.damping).d_x) < 1e-10
+    shorter = [model.directions.expand(step.d_x * 0.5), model.directions.expand(-model.gradient / model.metric)]
+    for other in shorter:  # no step of that length is better
+        other = other * (0.5 * step.norm / model.length(other))
+        assert -(model.gradient @ other + 0.5 * other @ model.matrix @ other) <= within.predicted_reduction
+
+
+def test_fully_scaled_steps_do_not_depend_on_the_units_of_a_tensor() -> None:
+    for solve in (lambda m: m.solve_damped(1e-3 * m.scale), lambda m: m.solve_within(m.first_radius)):
+        plain, _ = two_tensors(1.0)
+        other, c = two_tensors(1.0, (1e-2, 50.0))
+        assert relative(c * solve(other).d_x, solve(plain).d_x) < 1e-10
+        assert relative(c * solve(two_tensors(0.0, (1e-2, 50.0))[0]).d_x, solve(plain).d_x) > 0.1
+
+
+def test_tensor_without_curvature_is_held() -> None:
+    model, _ = two_tensors(1.0, (0.0, 1.0))
+    assert float(model.metric.min()) == LEAST_SHARE
+    assert torch.isfinite(model.solve_damped(1e-3).d_x).all()
+    assert torch.equal(
+        model_of(torch.zeros(3, 3, dtype=F64), torch.ones(3, dtype=F64)).metric, torch.ones(3, dtype=F64)
+    )
+
+
 # -- the geodesic correction
 
 
@@ -446,7 +503,7 @@ def test_acceleration_is_that_of_central_differences(name: str) -> None:
     pulled = J.rmv(hessian(second_X)) + point.problem.head_penalty * J_W @ second_W.reshape(-1)
     damped = point.curvature().dense() + step.damping * torch.eye(v.numel(), dtype=F64)
     assert got is not None
-    assert relative(got, -torch.linalg.solve(damped, pulled)) < 2e-2
+    assert relative(model.directions.expand(got), -torch.linalg.solve(damped, pulled)) < 2e-2
 
 
 def test_bent_step_keeps_the_outputs_nearer_to_a_line() -> None:
@@ -489,6 +546,8 @@ def test_every_switch_changes_the_run_and_every_run_reduces_the_loss() -> None:
         {"damping": False},
         {"geodesic": False},
         {"full": True},
+        {"scaling": 0.0},
+        {"scaling": 1.0},
     ]
     losses = []
     for switches in variants:

@@ -1,8 +1,17 @@
 """The exact step: the Gauss-Newton matrix A of the reduced problem as a matrix, and every radius or damping from it.
 
-    solve_damped   (A + damping I) s = -g                          one Cholesky factorisation
-    solve_within   argmin g's + 1/2 s'A s,   |s| <= radius         one eigen-decomposition A = V diag(e) V' for all radii:
+    solve_damped   (A + damping D) s = -g                          one Cholesky factorisation
+    solve_within   argmin g's + 1/2 s'A s,   |s|_D <= radius       one eigen-decomposition A = V diag(e) V' for all radii:
                    s = -V (e + damping)^-1 V'g with damping the root of |s| = radius, or 0 where the step is inside
+                   (written for D = I; else for D^(-1/2) A D^(-1/2))
+
+The norm |s|_D = sqrt(s'D s) says what a step of length one is. D holds one number for each parameter tensor P,
+
+    D_P = (mean of diag A over P / the largest such mean)^scaling      0: plain norm;  1: Marquardt's, tensor by tensor
+
+In the plain norm the damping that the stiffest tensor needs holds back all others: where inputs are about 0.02, a bias has 1000
+times the curvature of the weights beside it, and those hardly move. Fully scaled steps are long where the matrix knows
+little and overfit.
 
 A is positive semi-definite up to rounding. Directions in which its curvature is rounding error are not divided by. Where the
 least eigenvalue is truly negative and g has no part along its eigenvector, no damping gives a step as long as the radius
@@ -11,12 +20,12 @@ least eigenvalue is truly negative and g has no part along its eigenvector, no d
 A geodesic correction bends the step s along the curve on which the outputs move straight. With x_ss the second
 derivative of the outputs X and the head W along s, from one more forward pass at theta + h s,
 
-    J' x_ss = 2/h^2 [ J'(X(theta + h s) - X(theta)) - h J'J s ],        a = -(A + damping I)^-1 J' x_ss
+    J' x_ss = 2/h^2 [ J'(X(theta + h s) - X(theta)) - h J'J s ],        a = -(A + damping D)^-1 J' x_ss
 
-the step is s + a/2, unless 2 |a| > 0.75 |s|: then the curve bends too much for a parabola (Transtrum, Sethna, 2012).
+the step is s + a/2, unless 2 |a|_D > 0.75 |s|_D: then the curve bends too much for a parabola (Transtrum, Sethna, 2012).
 J'J here is A without the penalty on theta, in the metric of the loss's Hessian.
 
-Legend: Delta -> radius, lambda -> damping, h -> probe, alpha of Transtrum and Sethna -> limit.
+Legend: Delta -> radius, lambda -> damping, D -> metric, h -> probe, alpha of Transtrum and Sethna -> limit.
 """
 
 from __future__ import annotations
@@ -34,14 +43,16 @@ from gnvpro.objective import ReducedObjective, ReducedPoint
 from gnvpro.step_rules import Step
 
 ROUNDING = 1e-14  # curvature below this share of the largest is rounding error
+LEAST_SHARE = 1e-8  # of the largest mean curvature: a tensor that moves nothing here must not be free to move anywhere
 
 
 class DenseModel:
     """The local model with the whole matrix."""
 
-    def __init__(self, gauss_newton: GaussNewton) -> None:
+    def __init__(self, gauss_newton: GaussNewton, scaling: float = 0.0) -> None:
         self.matrix, self.directions = gauss_newton.matrix, gauss_newton.directions
         self.gradient = self.directions.reduce(gauss_newton.gradient)
+        self.metric = metric(gauss_newton, scaling)
         self._factor: tuple[float, Tensor] | None = None
 
     @property
@@ -51,8 +62,8 @@ class DenseModel:
 
     @cached_property
     def scale(self) -> float:
-        """The largest entry on the diagonal."""
-        return float(self.matrix.diagonal().max())
+        """The largest entry on the diagonal, in the units of the metric."""
+        return float((self.matrix.diagonal() / self.metric).max())
 
     @property
     def first_radius(self) -> float:
@@ -65,11 +76,15 @@ class DenseModel:
         return self._step(self.solve(-self.gradient, damping), damping)
 
     def solve(self, rhs: Tensor, damping: float) -> Tensor:
-        """(A + damping I)^-1 rhs, with the factorisation at hand."""
+        """(A + damping D)^-1 rhs, with the factorisation at hand."""
         if self._factor is not None and self._factor[0] == damping:
             return torch.cholesky_solve(rhs[:, None], self._factor[1])[:, 0]
         e, V = self._eigen
         return V @ _divide(V.T @ rhs, e + damping, ROUNDING * float(e.abs().max()))
+
+    def length(self, y: Tensor) -> float:
+        """|y|_D."""
+        return math.sqrt(float(self.metric @ y.square()))
 
     def solve_within(self, radius: float) -> Step:
         """The best step of length at most `radius`."""
@@ -80,24 +95,36 @@ class DenseModel:
 
     def _step(self, y: Tensor, damping: float) -> Step:
         predicted = -(self.gradient @ y + 0.5 * (y @ (self.matrix @ y)))
-        return Step(self.directions.expand(y), float(torch.linalg.vector_norm(y)), float(predicted), damping)
+        return Step(self.directions.expand(y), self.length(y), float(predicted), damping)
 
     def _factorize(self, damping: float) -> float:
         damped = self.matrix.clone()
         diagonal = damped.diagonal()
-        diagonal.add_(damping)
+        diagonal.add_(self.metric, alpha=damping)
         while True:
             factor, info = torch.linalg.cholesky_ex(damped)
             if not info.item() or not math.isfinite(damping):
                 self._factor = (damping, factor)
                 return damping
             more = max(10 * damping, ROUNDING * self.scale) or 1.0  # a zero matrix has no scale
-            diagonal.add_(more - damping)
+            diagonal.add_(self.metric, alpha=more - damping)
             damping = more
 
     @cached_property
     def _eigen(self) -> tuple[Tensor, Tensor]:
-        return torch.linalg.eigh(self.matrix)
+        """e and U = D^(-1/2) V of D^(-1/2) A D^(-1/2) = V diag(e) V': then (A + damping D)^-1 = U (e + damping)^-1 U'."""
+        root = self.metric.sqrt()
+        e, V = torch.linalg.eigh(self.matrix / root[:, None] / root)
+        return e, V.div_(root[:, None])
+
+
+def metric(gauss_newton: GaussNewton, scaling: float) -> Tensor:
+    """D, one number a direction."""
+    means = gauss_newton.directions.parameter_means(gauss_newton.matrix.diagonal())
+    largest = float(means.max()) if means.numel() else 0.0
+    if scaling == 0.0 or not 0.0 < largest < math.inf:
+        return torch.ones_like(means)
+    return (means / largest).clamp(min=LEAST_SHARE) ** scaling
 
 
 def _divide(b: Tensor, denominator: Tensor, least: float) -> Tensor:
@@ -167,16 +194,13 @@ class Geodesic:
 
     def bend(self, step: Step) -> Step:
         """The step with half its acceleration added, where that is short enough to be trusted."""
-        acceleration = self.acceleration(step)
-        if acceleration is None:
+        a = self.acceleration(step)
+        if a is None or not 2 * self.model.length(a) <= self.limit * step.norm:
             return step
-        length = float(torch.linalg.vector_norm(acceleration))
-        if not 2 * length <= self.limit * step.norm:
-            return step
-        return replace(step, d_x=step.d_x + 0.5 * acceleration)
+        return replace(step, d_x=step.d_x + 0.5 * self.model.directions.expand(a))
 
     def acceleration(self, step: Step) -> Tensor | None:
-        """a; None where the probe is not finite."""
+        """a, in the coordinates of the directions; None where the probe is not finite."""
         if step.norm == 0.0 or not math.isfinite(step.norm):
             return None
         point, h = self.point, self.probe
@@ -189,7 +213,7 @@ class Geodesic:
         y = reduce(step.d_x)
         straight = local.matrix @ y - local.penalty @ y
         second = (2 / h**2) * (change - h * straight)
-        return self.model.directions.expand(-self.model.solve(second, step.damping))
+        return -self.model.solve(second, step.damping)
 
 
 @dataclass(frozen=True)
@@ -198,8 +222,9 @@ class Dense:
 
     objective: ReducedObjective
     geodesic: bool
+    scaling: float = 0.0
 
     def __call__(self, point: ReducedPoint) -> DenseModel | Geodesic:
         """The model at a point."""
-        model = DenseModel(point.gauss_newton)
+        model = DenseModel(point.gauss_newton, self.scaling)
         return Geodesic(self.objective, point, model) if self.geodesic else model

@@ -76,6 +76,13 @@ class Directions:
             start += size
         return blocks
 
+    def parameter_means(self, values: Tensor) -> Tensor:
+        """Every value, one a direction, replaced by the mean over the directions of its parameter."""
+        means = torch.empty_like(values)
+        for _, rows, _ in self._blocks:
+            means[rows] = values[rows].mean()
+        return means
+
     def gather(self, jacobians: Rows, like: Tensor) -> Blocks:
         """Parameter-major Jacobians (numel, m, n) as one, in the dtype of `like`; rows still lack their `scale`."""
         blocks: list[Block] = []

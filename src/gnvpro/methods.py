@@ -303,7 +303,7 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     if dense is not None:
         objective = ReducedObjective(problem, settings.eliminator, make_assembler(problem, theta, dense))
         rule = NielsenRule() if dense.damping else RadiusRule()
-        build = Dense(objective, bool(dense.geodesic))
+        build = Dense(objective, bool(dense.geodesic), dense.scaling or 0.0)
         region = TrustRegion(objective, build, objective.start(theta, warm), start.bound, rule)
         method = DenseMethod(region, settings, bool(dense.geodesic))
     else:

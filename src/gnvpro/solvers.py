@@ -38,6 +38,7 @@ class DenseSettings:
     """
 
     damping: bool = True  # Nielsen's damping; else a radius
+    scaling: float | None = None  # of the norm, by curvature (see `dense`); by default 3/4 for least squares, else 0
     geodesic: bool | None = None  # the geodesic correction; by default for least squares only
     full: bool | None = (
         None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
@@ -51,6 +52,7 @@ class DenseSettings:
             self,
             geodesic=misfit.isotropic if self.geodesic is None else self.geodesic,
             full=not misfit.isotropic if self.full is None else self.full,
+            scaling=0.75 * misfit.isotropic if self.scaling is None else self.scaling,
         )
 
 

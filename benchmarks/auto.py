@@ -1,0 +1,166 @@
+"""Dense or Krylov steps: processor seconds to a ladder of accuracies on the paper's problems, and what `auto` chooses.
+
+    GNVPRO_DATA=DIR python benchmarks/auto.py [--problems cdr dcr ...] [--seeds 0 1 2] [--seconds 15]
+
+Each problem is trained on one thread by solver="dense", "krylov" and "auto" until its seconds are up. The accuracies are values
+of the training objective, a factor of sqrt(10) apart, down to the least that the better solver reaches on the median seed
+within its seconds; a time is the median over the seeds. Goal: auto / better at most 1.2 for every accuracy.
+
+Where auto stands for one of the two its run would be a repetition, so that solver's times are taken for it.
+
+Not in the list is Indian Pines: its exact step has 9072 directions, 2.6 GB of matrices and 8e12 flops an iteration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import gnvpro
+from gnvpro.experiments.catalogue import EXPERIMENTS, spread
+from gnvpro.experiments.run import initial
+
+STEP = math.sqrt(10.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem of the paper: the stated or the recommended settings, a part of its samples, another depth."""
+
+    experiment: str
+    paper: bool = False
+    samples: int | None = None
+    depth: int | None = None  # one level of this depth, instead of the levels of the settings
+    seconds: float = 1.0  # times --seconds
+
+
+CASES = {
+    "ellipse": Case("ellipse"),
+    "cdr": Case("cdr"),
+    "cdr-stated": Case("cdr", paper=True),
+    "dcr-1200": Case("dcr", samples=1200, depth=8, seconds=2.0),
+    "peaks": Case("peaks"),
+}
+
+
+class Enough(Exception):
+    """The seconds are up."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a run had reached when: processor seconds and the least objective so far."""
+
+    seconds: list[float]
+    losses: list[float]
+    solvers: set[str]
+
+    def time_to(self, loss: float) -> float:
+        """Seconds until the objective was that small; infinite where it never was."""
+        return next((s for s, value in zip(self.seconds, self.losses, strict=True) if value <= loss), math.inf)
+
+
+def load(case: Case, seed: int, data_dir: Path | None) -> tuple[Tensor, Tensor]:
+    """The training set."""
+    experiment = EXPERIMENTS[case.experiment]
+    loaded = experiment.load(seed, data_dir)
+    settings = experiment.settings(case.paper)
+    if settings.input_spread is not None:
+        loaded = spread(loaded, settings.input_spread)
+    inputs, targets = loaded.split.train
+    return inputs[: case.samples], targets[: case.samples]
+
+
+def trained(case: Case, train: tuple[Tensor, Tensor], solver: str, seed: int, limit: float) -> Curve:
+    """One run."""
+    experiment = EXPERIMENTS[case.experiment]
+    settings = experiment.settings(case.paper)
+    training = settings.methods["gnvpro"]
+    levels = 1 if case.depth else training.levels
+    model = initial(experiment, train[0].shape[1], case.depth or training.depth, seed)
+    records: list[gnvpro.Record] = []
+    seconds: list[float] = []
+    begun = time.process_time()
+
+    def keep(record: gnvpro.Record) -> None:
+        records.append(record)
+        seconds.append(time.process_time() - begun)
+        if seconds[-1] > limit:
+            raise Enough
+
+    with contextlib.suppress(Enough):
+        gnvpro.train(
+            model,
+            *train,
+            loss=experiment.loss,
+            theta_penalty=settings.penalty(),
+            head_penalty=settings.head_penalty,
+            # With levels the budget decides when to go on: the stated one. Krylov steps are cheaper by the unit, and
+            # get as many units as take them about as long.
+            work=1e6 if levels == 1 else training.work * (4 if solver == "krylov" else 1),
+            levels=levels,
+            solver=solver,
+            max_rank=training.max_rank,
+            rtol=training.rtol,
+            on_iteration=keep,
+            seed=seed,
+        )
+    losses, least = [], math.inf
+    for record in records:
+        least = min(least, record.loss)
+        losses.append(least)
+    return Curve(seconds, losses, {record.solver or "" for record in records})
+
+
+def ladder(curves: list[Curve], others: list[Curve]) -> list[float]:
+    """Objectives a factor apart, from the first ones down to what the better solver reaches on the median seed."""
+    first = statistics.median(curve.losses[0] for curve in curves + others)
+    least = min(statistics.median(curve.losses[-1] for curve in runs) for runs in (curves, others))
+    top = 2 * math.floor(math.log10(first))
+    values = [10.0 ** (k / 2) for k in range(top, top - 60, -1)]
+    return [value for value in values if value >= least]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seconds", type=float, default=15.0, help="of the processor, for each run")
+    parser.add_argument("--data-dir", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for solver in ("dense", "krylov"):  # what torch does once a process is nobody's cost
+        trained(CASES["ellipse"], load(CASES["ellipse"], 0, args.data_dir), solver, 0, 0.2)
+    for name in args.problems:
+        case = CASES[name]
+        limit = args.seconds * case.seconds
+        runs: dict[str, list[Curve]] = {"dense": [], "krylov": [], "auto": []}
+        for seed in args.seeds:
+            train = load(case, seed, args.data_dir)
+            for solver in ("dense", "krylov"):
+                runs[solver].append(trained(case, train, solver, seed, limit))
+            (chosen,) = trained(case, train, "auto", seed, 0.0).solvers
+            own = chosen not in runs
+            runs["auto"].append(trained(case, train, "auto", seed, limit) if own else runs[chosen][-1])
+        print(f"\n{name}, {len(args.seeds)} seeds, {limit:g} s a run: auto takes {chosen} steps")
+        print("| Phi | dense, s | Krylov, s | auto / better |\n|---|---|---|---|")
+        for value in ladder(runs["dense"], runs["krylov"]):
+            dense, krylov, auto = (
+                statistics.median(curve.time_to(value) for curve in runs[solver])
+                for solver in ("dense", "krylov", "auto")
+            )
+            if min(dense, krylov) < math.inf:
+                print(f"| {value:.1e} | {dense:.2f} | {krylov:.2f} | {auto / min(dense, krylov):.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
