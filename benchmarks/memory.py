@@ -58,7 +58,7 @@ PROBLEMS = {
         "CIFAR-10 network, float32, rank 2", images, "multinomial", (100, 1000, 10_000), (1e8, 1e9, ALL), 2
     ),
     "cdr": Problem(
-        "Neural ODE 55 -> 8, 72 targets, float64, rank 20",
+        "Neural ODE 55 -> 8, float64, rank 20",
         spectra,
         "least_squares",
         (1000, 3000, 10_000, 30_000),
