@@ -31,6 +31,8 @@ from gnvpro.linearize import linearize
 from gnvpro.memory import Footprint, footprint
 from gnvpro.outer import Rows, factored_jacobian
 
+GENEROUS = 100  # numbers that a sample may leave behind for each input, parameter and feature without being measured
+
 
 @dataclass
 class WorkMeter:
@@ -216,12 +218,20 @@ class SeparableNetwork:
         return int(min(most, samples_at_once(self.share * self.memory, self.footprint(inputs))))
 
     def footprint(self, inputs: Tensor, seeds: int = 0) -> Footprint:
+        """Bytes a sample as `measured`, or none where all samples fit whatever they take.
+
+        Measuring takes longer than training does where the problem is small.
+        """
+        generous = 8 * GENEROUS * (inputs[0].numel() + self.n_theta + self.n_features)
+        if isinf(self.memory) or inputs.shape[0] * generous <= self.memory / 4:
+            return Footprint(0.0, 0.0)
+        return self.measured(inputs, seeds)
+
+    def measured(self, inputs: Tensor, seeds: int = 0) -> Footprint:
         """Bytes a sample of these inputs that its linearisation holds, and that passes need.
 
         That is one pass in each direction, or, given seeds, so many backward passes for each sample at once.
         """
-        if isinf(self.memory):
-            return Footprint(0.0, 0.0)  # whatever it is, it fits
         theta = self.theta()
 
         def passes(few: Tensor) -> FeatureLinearization:

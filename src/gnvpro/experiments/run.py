@@ -204,6 +204,7 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
         work=training.work,
         iterations=training.iterations,
         solver=training.solver,
+        dense=gnvpro.DenseSettings(scaling=training.scaling),
         max_rank=training.max_rank,
         rtol=training.rtol,
         batch_size=training.batch_size,

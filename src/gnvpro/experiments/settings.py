@@ -41,6 +41,7 @@ class Training:
     depth: int | None = None  # of the network at the first level, where depth can be chosen
     levels: int = 1
     solver: str = "auto"
+    scaling: float | None = None  # of exact steps, see `gnvpro.DenseSettings`
     max_rank: int = 20
     rtol: float = 1e-2
     iterations: int | None = None
