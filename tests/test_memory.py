@@ -271,7 +271,7 @@ def test_every_budget_trains_the_same(name, network, loss, meters):
 @pytest.mark.parametrize("loss", ["least_squares", "logistic", "multinomial"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_budget_takes_the_same_exact_steps(network, loss, geodesic, meters, monkeypatch):
-    build, settings = NETWORKS[network], {"solver": "dense", "dense": DenseSettings(geodesic=geodesic)}
+    build, settings = NETWORKS[network], {"solver": "dense", "dense": DenseSettings(geodesic=geodesic), "iterations": 3}
     expected = trained(build, loss, GENEROUS, **settings)
     assert meters[-1].made_again == 0
     least = least_for_dense(build, loss, settings)
