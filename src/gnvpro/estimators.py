@@ -184,7 +184,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         self.theta_penalty, self.head_penalty = theta_penalty, head_penalty
         self.standardize, self.early_stopping = standardize, early_stopping
         self.validation_fraction, self.patience = validation_fraction, patience
-        self.calibrated, self.random_state, self.verbose = calibrated, random_state, verbose
+        self.calibrated, self.random_state, self.verbose, self.memory = calibrated, random_state, verbose, memory
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GNvproClassifier:
         """Fit to inputs (samples, features) and labels of any kind (samples,)."""
