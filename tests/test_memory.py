@@ -349,7 +349,7 @@ def peak_of(budget: float, method: str) -> float:
 def test_the_budget_bounds_the_memory_of_training(method):
     """The forward pass of these images holds 190 MB."""
     small, large = peak_of(2e7, method), peak_of(GENEROUS, method)
-    assert large > 1.5e8
+    assert large > 1e8, "some of the 190 MB are where the process was before"
     assert small < 0.7e8, "the budget, and what comes on top: features, gradients, scratch space of the convolutions"
 
 
