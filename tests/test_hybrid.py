@@ -12,12 +12,13 @@ from torch import nn
 import gnvpro
 from cases import made
 from checks import F64
-from gnvpro.hybrid import PAIRS, STEPS, Hybrid, QuasiNewtonModel, SearchRule, inverse_curvature, pair_of, ritz_of
+from gnvpro.hybrid import PAIRS, STEPS, Hybrid, Pairs, ritz_of
 from gnvpro.krylov import Krylov, KrylovModel, arnoldi
 from gnvpro.methods import Settings, Start
 from gnvpro.methods import gnvpro as gnvpro_method
 from gnvpro.networks import NeuralODE
 from gnvpro.newton import Newton
+from gnvpro.search import LineModel, SearchRule
 from gnvpro.solvers import DenseSettings
 from gnvpro.step_rules import Search
 from gnvpro.trust_region import TrustRegion
@@ -65,42 +66,47 @@ def test_a_step_as_long_as_the_undamped_one_needs_no_damping():
     assert torch.equal(ritz.damped(B, 1e6).values, ritz.values)
 
 
-def test_the_recursion_is_the_product_form_of_bfgs():
-    """H <- (I - rho s y') H (I - rho y s') + rho s s', written out as matrices."""
-    ritz = some_ritz()
-    pairs = [pair_of(s, A @ s) for s in torch.randn(5, N, dtype=F64)]
+@pytest.mark.parametrize("most", [5, 3])
+def test_the_recursion_is_the_product_form_of_bfgs(most):
+    """H <- (I - rho s y') H (I - rho y s') + rho s s' over the last pairs, written out as matrices."""
+    ritz, pairs = some_ritz(), Pairs.none(B)
+    steps = torch.randn(5, N, dtype=F64)
+    for s in steps:
+        pairs = pairs.with_pair(s, A @ s, most)
     H = torch.stack([ritz.inverse(unit) for unit in torch.eye(N, dtype=F64)])
-    H = H * pairs[-1].product / float(pairs[-1].y @ H @ pairs[-1].y)
-    for pair in pairs:
-        rho, left = 1 / pair.product, torch.eye(N, dtype=F64) - torch.outer(pair.s, pair.y) / pair.product
-        H = left @ H @ left.T + rho * torch.outer(pair.s, pair.s)
-    torch.testing.assert_close(inverse_curvature(ritz, pairs, B), H @ B, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(inverse_curvature(ritz, pairs, pairs[-1].y), pairs[-1].s, rtol=1e-9, atol=1e-12)
+    last = steps[-1]
+    H = H * float(last @ A @ last) / float(last @ A @ H @ A @ last)
+    for s in steps[-most:]:
+        rho, left = 1 / float(s @ A @ s), torch.eye(N, dtype=F64) - torch.outer(s, A @ s) / float(s @ A @ s)
+        H = left @ H @ left.T + rho * torch.outer(s, s)
+    assert len(pairs) == most
+    torch.testing.assert_close(pairs.inverse_curvature(ritz, B), H @ B, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(pairs.inverse_curvature(ritz, A @ last), last, rtol=1e-9, atol=1e-12)
 
 
 def test_without_pairs_it_is_the_ritz_inverse():
-    torch.testing.assert_close(inverse_curvature(some_ritz(), [], B), some_ritz().inverse(B))
+    torch.testing.assert_close(Pairs.none(B).inverse_curvature(some_ritz(), B), some_ritz().inverse(B))
 
 
 def test_a_pair_along_negative_curvature_is_refused():
-    s = torch.ones(3, dtype=F64)
-    assert pair_of(s, s).curved
-    assert not pair_of(s, -s).curved
-    assert not pair_of(s, torch.tensor([1.0, -1.0, 0.0], dtype=F64)).curved
+    s, none = torch.ones(3, dtype=F64), Pairs.none(torch.ones(3, dtype=F64))
+    assert len(none.with_pair(s, s, 5)) == 1
+    assert len(none.with_pair(s, -s, 5)) == 0
+    assert len(none.with_pair(s, torch.tensor([1.0, -1.0, 0.0], dtype=F64), 5)) == 0
 
 
 @given(st.floats(1e-3, 1.0))
 def test_the_model_promises_what_its_quadratic_does(fraction):
     """At d = -A^-1 g the quadratic with curvature A falls by -(t - t^2/2) g'd."""
     d = -torch.linalg.solve(A, B)
-    step = QuasiNewtonModel(d, float(B @ d), 1).along(fraction)
+    step = LineModel(d, float(B @ d), 1).along(fraction)
     fall = -float(B @ step.d_x + 0.5 * step.d_x @ A @ step.d_x)
     assert step.predicted_reduction == pytest.approx(fall, rel=1e-9)
     assert step.norm == pytest.approx(float(step.d_x.norm()))
 
 
 def test_a_model_cut_to_a_radius_stays_within_it():
-    model = QuasiNewtonModel(-B, -float(B @ B), 1)
+    model = LineModel(-B, -float(B @ B), 1)
     assert model.solve_within(0.1).norm == pytest.approx(0.1)
     assert model.solve_within(math.inf).norm == pytest.approx(float(B.norm()))
 
@@ -121,7 +127,7 @@ def test_a_trial_that_is_not_finite_shortens_the_search_tenfold():
 
 
 def test_a_search_begins_with_the_whole_step_and_leaves_the_radius_alone():
-    rule, model = SearchRule(), QuasiNewtonModel(-B, -float(B @ B), 1)
+    rule, model = SearchRule(), LineModel(-B, -float(B @ B), 1)
     step, bound = rule.propose(model, Search(1e-3, 1.0))
     assert step.norm == pytest.approx(float(B.norm()))
     assert rule.update(bound, step.norm, 0.9) == Search(1e-3)
@@ -178,7 +184,7 @@ def test_a_direction_that_leads_nowhere_is_given_up_for_a_krylov_space():
     assert method.iterate().accepted
     assert method.iterate().accepted
     assert method.builder.steps == 1
-    uphill = QuasiNewtonModel(method.point.gradient(), -1.0, 1)
+    uphill = LineModel(method.point.gradient(), -1.0, 1)
     method.region.model, method.region.bound = uphill, Search(1.0)
     tried = 0
     while method.region.model is uphill:

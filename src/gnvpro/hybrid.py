@@ -7,34 +7,28 @@ Its inverse curvature H begins from
     H_0 = gamma [ U diag(1 / (e_i + lambda)) U' + (I - U U') / c ],        c = min e_i + lambda,     gamma = s'y / y'H_0 y
 
 with lambda the damping of the Krylov step and (s, y) the last differences of x and of the gradient: gamma fits H_0 to the
-curvature along the last step. The step goes along d = -H g; since d' H^-1 d = -g'd, the model promises for it
+curvature along the last step. The step goes along d = -H g (see `search`). The pairs outlive the Krylov space: they are
+differences of true gradients, as good as new.
 
-    predicted reduction of t d  =  -(t - t^2 / 2) g'd,             0 < t <= 1,
-
-so this is a local model like the others, and the loop in `trust_region` stays as it is. `SearchRule` bounds Krylov steps by
-a radius and quasi-Newton steps by t alone, which is 1 at first for each of them. The pairs outlive the Krylov space:
-they are differences of true gradients, as good as new.
-
-Legend: U -> vectors (rows), e_i -> values, lambda -> damping, (s, y) -> Pair, t -> fraction.
+Legend: U -> vectors (rows), e_i -> values, lambda -> damping, (s, y) -> rows of S and Y.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gnvpro.krylov import KrylovModel, damping_for
-from gnvpro.step_rules import LocalModel, RadiusRule, Search, Step
+from gnvpro.search import LineModel
+from gnvpro.step_rules import LocalModel
 from gnvpro.trust_region import Point
 
 STEPS = 3  # quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces
 PAIRS = 100  # that are remembered
-SHORTEST = 1e-3  # fraction of a quasi-Newton step; where that is too long, the model is wrong
 
 
 # -- the model
@@ -67,95 +61,40 @@ def ritz_of(model: KrylovModel) -> Ritz:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A step and the change of the gradient along it."""
+class Pairs:
+    """The last steps and the changes of the gradient along them, oldest first."""
 
-    s: Tensor
-    y: Tensor
-    product: float  # s'y
+    S: Tensor  # (k, n)
+    Y: Tensor  # (k, n)
+    R: Tensor  # (k, k), upper triangle of S Y'
 
-    @property
-    def curved(self) -> bool:
-        """Whether the curvature along the step is positive, as the update needs."""
-        return self.product > 1e-10 * float(torch.linalg.vector_norm(self.s) * torch.linalg.vector_norm(self.y))
+    @staticmethod
+    def none(x: Tensor) -> Pairs:
+        """Before the first step, for variables like x."""
+        return Pairs(x.new_zeros(0, len(x)), x.new_zeros(0, len(x)), x.new_zeros(0, 0))
 
+    def __len__(self) -> int:
+        return len(self.S)
 
-def pair_of(s: Tensor, y: Tensor) -> Pair:
-    """The pair, with its product."""
-    return Pair(s, y, float(s @ y))
+    def with_pair(self, s: Tensor, y: Tensor, most: int) -> Pairs:
+        """With one more pair, and without the oldest beyond `most`; as it was where the curvature along s is not positive."""
+        if not float(s @ y) > 1e-10 * float(torch.linalg.vector_norm(s) * torch.linalg.vector_norm(y)):
+            return self
+        first = max(0, len(self) + 1 - most)
+        S, Y = torch.cat([self.S[first:], s[None]]), torch.cat([self.Y[first:], y[None]])
+        below = self.R.new_zeros(1, len(S) - 1)
+        R = torch.cat([torch.cat([self.R[first:, first:], below]), (S @ y)[:, None]], 1)
+        return Pairs(S, Y, R)
 
-
-def inverse_curvature(ritz: Ritz, pairs: Sequence[Pair], v: Tensor) -> Tensor:
-    """H v by the two-loop recursion."""
-    gamma = pairs[-1].product / float(pairs[-1].y @ ritz.inverse(pairs[-1].y)) if pairs else 1.0
-    weights = []
-    for pair in reversed(pairs):
-        weights.append(float(pair.s @ v) / pair.product)
-        v = v - weights[-1] * pair.y
-    v = gamma * ritz.inverse(v)
-    for pair, weight in zip(pairs, reversed(weights), strict=True):
-        v = v + (weight - float(pair.y @ v) / pair.product) * pair.s
-    return v
-
-
-@dataclass(frozen=True)
-class QuasiNewtonModel:
-    """The model along one quasi-Newton direction."""
-
-    direction: Tensor
-    slope: float  # g'd, negative
-    rank: int
-
-    @property
-    def first_radius(self) -> float:
-        """No bound: the whole step is the first to try."""
-        return math.inf
-
-    def solve_within(self, radius: float) -> Step:
-        """The direction, cut to the radius."""
-        return self.along(min(1.0, radius / float(torch.linalg.vector_norm(self.direction))))
-
-    def along(self, fraction: float) -> Step:
-        """A fraction of the whole step."""
-        d_x = fraction * self.direction
-        predicted = -(fraction - 0.5 * fraction**2) * self.slope
-        return Step(d_x, float(torch.linalg.vector_norm(d_x)), predicted, 1.0 / fraction - 1.0)
-
-
-# -- the rule
-
-
-@dataclass(frozen=True)
-class SearchRule:
-    """A radius for Krylov steps; for quasi-Newton steps a backtracking search that begins anew with each of them."""
-
-    radius: RadiusRule = field(default_factory=RadiusRule)
-
-    @property
-    def accept_above(self) -> float:
-        """The ratio above which a trial is accepted."""
-        return self.radius.accept_above
-
-    def propose(self, model: LocalModel, bound: Search | None) -> tuple[Step, Search]:
-        """The step within the radius, or the fraction of it."""
-        bound = bound or Search()
-        if isinstance(model, QuasiNewtonModel):
-            return model.along(bound.fraction), bound._replace(searching=True)
-        step, radius = self.radius.propose(model, bound.radius)
-        return step, Search(radius)
-
-    def update(self, bound: Search, step_norm: float, ratio: float) -> Search:
-        """The next radius; or the minimum of the parabola through the value, the slope and the trial."""
-        if not bound.searching:
-            assert bound.radius is not None
-            return Search(self.radius.update(bound.radius, step_norm, ratio))
-        if ratio > self.accept_above:
-            return Search(bound.radius)
-        t = bound.fraction
-        if not math.isfinite(ratio):
-            return Search(bound.radius, 0.1 * t)
-        minimum = t / (2 - ratio * (2 - t))  # of -t + a t^2, which is -ratio (t - t^2 / 2) at the trial
-        return Search(bound.radius, min(max(minimum, 0.1 * t), 0.5 * t))
+    def inverse_curvature(self, ritz: Ritz, v: Tensor) -> Tensor:
+        """H v: the two-loop recursion, each loop as the triangular system that it solves."""
+        if not len(self):
+            return ritz.inverse(v)
+        gamma = self.R[-1, -1] / (self.Y[-1] @ ritz.inverse(self.Y[-1]))
+        weights = torch.linalg.solve_triangular(self.R, (self.S @ v)[:, None], upper=True)[:, 0]
+        inside = gamma * ritz.inverse(v - weights @ self.Y)
+        rest = self.R.diagonal() * weights - self.Y @ inside
+        return inside + torch.linalg.solve_triangular(self.R.T, rest[:, None], upper=False)[:, 0] @ self.S
 
 
 # -- the builder
@@ -187,7 +126,7 @@ class Hybrid:
     def __init__(self, krylov: KrylovBuilder, may_build: Callable[[], bool]) -> None:
         self.krylov = krylov
         self.may_build = may_build  # whether the budget has room for a Krylov space and for steps that use it
-        self.pairs: list[Pair] = []
+        self.pairs: Pairs | None = None
         self.ritz: Ritz | None = None
         self.steps = 0  # quasi-Newton models since the last Krylov space
         self.before: tuple[Tensor, Tensor] | None = None  # x and gradient where the last model was built
@@ -196,11 +135,10 @@ class Hybrid:
         """The local model at a point that the last model's step has led to."""
         if self.before is not None and self.ritz is not None:
             x, gradient = self.before
-            pair = pair_of(point.x - x, point.gradient() - gradient)
-            if pair.curved:
-                self.pairs = [*self.pairs, pair][-PAIRS:]
+            s = point.x - x
+            self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, PAIRS)
             if self.steps == 0:
-                self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(pair.s)))
+                self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(s)))
             spent = self.steps >= STEPS * len(self.ritz.values)
             self.steps = 0 if spent and self.may_build() else self.steps + 1
         self.before = (point.x, point.gradient())
@@ -220,9 +158,10 @@ class Hybrid:
             model = build_krylov(point)
             self.ritz = ritz_of(model) if model.rank else None
             return model
-        direction = -inverse_curvature(self.ritz, self.pairs, point.gradient())
+        pairs = self.pairs or Pairs.none(point.x)
+        direction = -pairs.inverse_curvature(self.ritz, point.gradient())
         slope = float(point.gradient() @ direction)
-        return QuasiNewtonModel(direction, slope, len(self.ritz.values) + len(self.pairs))
+        return LineModel(direction, slope, len(self.ritz.values) + len(pairs))
 
     def state(self) -> dict[str, Any]:
         """What `resume` needs."""
@@ -234,8 +173,7 @@ class Hybrid:
             "before_gradient": gradient,
             "ritz_vectors": self.ritz.vectors if self.ritz else None,
             "ritz_values": self.ritz.values if self.ritz else None,
-            "s": torch.stack([pair.s for pair in self.pairs]) if self.pairs else None,
-            "y": torch.stack([pair.y for pair in self.pairs]) if self.pairs else None,
+            "pairs": vars(self.pairs) if self.pairs is not None else None,
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -244,4 +182,4 @@ class Hybrid:
         self.steps = state["steps"]
         self.before = None if state["before_x"] is None else (state["before_x"], state["before_gradient"])
         self.ritz = None if state["ritz_vectors"] is None else Ritz(state["ritz_vectors"], state["ritz_values"])
-        self.pairs = [] if state["s"] is None else [pair_of(s, y) for s, y in zip(state["s"], state["y"], strict=True)]
+        self.pairs = None if state["pairs"] is None else Pairs(**state["pairs"])

@@ -49,9 +49,12 @@ class Linearization(Protocol):
 @torch.no_grad()
 def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
     """Linearise `module` at `params` and `inputs`; None when some layer has no rule."""
-    # A parameter used in two places has one name, so the layers below could not tell it from a frozen one.
-    if params and _is_shared(module):
-        return None
+    return None if params and is_shared(module) else linearize_unshared(module, params, inputs)
+
+
+@torch.no_grad()
+def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
+    """The same for a module that is known not to share a parameter: looking takes longer than a small layer does."""
     return _linearize(module, params, inputs)
 
 
@@ -70,15 +73,16 @@ def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) 
     return rule(module, params, inputs)
 
 
-def _is_shared(module: nn.Module) -> bool:
-    """Whether some parameter is used in two places."""
+def is_shared(module: nn.Module) -> bool:
+    """Whether some parameter is used in two places.
+
+    It has one name there, so the layers could not tell it from a frozen one.
+    """
     every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
     return len(every) > len(set(every))
 
 
 def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
-    if not params.keys() <= dict(module.named_parameters()).keys():
-        return None
     links: list[Link] = []
     output = inputs
     for name, child in module._modules.items():  # `named_children` leaves out a layer that is used a second time
@@ -90,6 +94,8 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
             return None
         output = part.output
         links.append(Link(_without_output(part), {key: prefix + key for key in own}))
+    if sum(len(link.names) for link in links) < len(params):  # some belong to no layer
+        return None
     return Chain(output, tuple(links))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -20,15 +21,17 @@ from torch import Tensor
 
 from gnvpro.dense import Dense
 from gnvpro.head import Eliminator, WarmStart
-from gnvpro.hybrid import SHORTEST, Hybrid, QuasiNewtonModel, SearchRule
+from gnvpro.hybrid import Hybrid
 from gnvpro.krylov import Krylov, KrylovModel
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
+from gnvpro.search import SHORTEST, LineModel, SearchRule
 from gnvpro.solvers import DenseSettings, make_assembler, pick_solver
 from gnvpro.status import Status
 from gnvpro.step_rules import Bound, Damping, NielsenRule, RadiusRule, Search
 from gnvpro.trust_region import Point, TrustRegion
 
 State = dict[str, Any]  # tensors, numbers, and dictionaries of them
+QUICK_STEPS = 20  # before the first exact one
 
 
 @dataclass(frozen=True)
@@ -252,14 +255,69 @@ class HybridMethod(TrustRegionMethod):
 
     solver = "hybrid"
     bound_type = Search
+    region: TrustRegion[ReducedPoint]
 
     def iterate(self) -> Trial | None:
         """One trial step; a quasi-Newton direction that only leads up is given up for a Krylov space."""
         region, bound = self.region, self.region.bound
         too_short = isinstance(bound, Search) and bound.fraction < SHORTEST
-        if too_short and isinstance(region.model, QuasiNewtonModel) and isinstance(self.builder, Hybrid):
+        if too_short and isinstance(region.model, LineModel) and isinstance(self.builder, Hybrid):
             region.model = self.builder.renew(self.point)
         return super().iterate()
+
+
+class QuickStart:
+    """Exact steps after a few quasi-Newton steps, which far from a minimum gain as much for a fraction of the time."""
+
+    def __init__(self, quick: HybridMethod, exact: Callable[[ReducedPoint], DenseMethod]) -> None:
+        self.steps, self.exact = 0, exact
+        self.current: HybridMethod | DenseMethod = quick
+
+    @property
+    def status(self) -> Status:
+        """Why the loop cannot go on."""
+        return self.current.status
+
+    @property
+    def point(self) -> ReducedPoint:
+        """The last accepted model."""
+        return self.current.region.point
+
+    @property
+    def bound(self) -> Bound | None:
+        """The damping, once there were exact steps."""
+        return None if isinstance(self.current, HybridMethod) else self.current.bound
+
+    @property
+    def next_passes(self) -> int:
+        """Those of the next step, of either kind."""
+        return self.current.next_passes
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient."""
+        return self.current.gradient_norm()
+
+    def iterate(self) -> Trial | None:
+        """One trial step; the exact ones begin when the quick ones are used up or cannot go on."""
+        if isinstance(self.current, HybridMethod):
+            self.steps += 1
+            if trial := self.current.iterate():
+                if self.steps == QUICK_STEPS:
+                    self.current = self.exact(self.point)
+                return trial
+            self.current = self.exact(self.point)
+        return self.current.iterate()
+
+    def state(self) -> State:
+        """That of the steps at hand."""
+        return {**self.current.state(), "quick": isinstance(self.current, HybridMethod), "steps": self.steps}
+
+    def resume(self, state: State) -> None:
+        """Go on with the same kind of steps."""
+        self.steps = state["steps"]
+        if not state["quick"]:
+            self.current = self.exact(self.point)
+        self.current.resume(state)
 
 
 @dataclass
@@ -293,30 +351,45 @@ class KrylovWithinBudget:
         self.cap = state["cap"]
 
 
-def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
+def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod | QuickStart:
     """The trust region on the reduced objective: exact steps, steps from Krylov spaces, or quasi-Newton steps between these."""
     theta, warm = start.theta, None if start.W is None else WarmStart(start.W)
     if state is not None:
         theta, warm = state["x"], warm_start_of(state)
+    objective = ReducedObjective(problem, settings.eliminator)
+    first = objective.start(theta, warm)
     dense = pick_solver(settings.solver, problem, settings.eliminator, settings.dense)
-    method: TrustRegionMethod
+
+    def hybrid(krylov: KrylovWithinBudget, may_build: Callable[[], bool]) -> HybridMethod:
+        builder = Hybrid(krylov, may_build)
+        return HybridMethod(TrustRegion(objective, builder, first, start.bound, SearchRule()), settings)
+
+    method: TrustRegionMethod | QuickStart
     if dense is not None:
-        objective = ReducedObjective(problem, settings.eliminator, make_assembler(problem, theta, dense))
-        rule = NielsenRule() if dense.damping else RadiusRule()
-        build = Dense(objective, bool(dense.geodesic), dense.scaling or 0.0)
-        region = TrustRegion(objective, build, objective.start(theta, warm), start.bound, rule)
-        method = DenseMethod(region, settings, bool(dense.geodesic))
-    else:
-        objective = ReducedObjective(problem, settings.eliminator)
-        first, krylov = objective.start(theta, warm), KrylovWithinBudget(settings)
-        if settings.solver == "krylov":
-            method = TrustRegionMethod(TrustRegion(objective, krylov, first, start.bound), settings)
+        exact = partial(dense_method, settings, dense, start.bound)
+        if settings.solver == "auto" and start.W is None:  # later batches and levels begin from what is good already
+            method = QuickStart(hybrid(KrylovWithinBudget(replace(settings, max_rank=1)), lambda: False), exact)
         else:
-            hybrid = Hybrid(krylov, lambda: krylov.pays)
-            method = HybridMethod(TrustRegion(objective, hybrid, first, start.bound, SearchRule()), settings)
+            method = exact(first)
+    elif settings.solver == "krylov":
+        region = TrustRegion(objective, KrylovWithinBudget(settings), first, start.bound)
+        method = TrustRegionMethod(region, settings)
+    else:
+        krylov = KrylovWithinBudget(settings)
+        method = hybrid(krylov, lambda: krylov.pays)
     if state is not None:
         method.resume(state)
     return method
+
+
+def dense_method(settings: Settings, dense: DenseSettings, bound: Bound | None, point: ReducedPoint) -> DenseMethod:
+    """Exact steps from a point."""
+    assembler = make_assembler(point.problem, point.theta, dense)
+    objective = ReducedObjective(point.problem, settings.eliminator, assembler)
+    build = Dense(objective, bool(dense.geodesic), dense.scaling or 0.0)
+    rule = NielsenRule() if dense.damping else RadiusRule()
+    region = TrustRegion(objective, build, replace(point, assembler=assembler), bound, rule)
+    return DenseMethod(region, settings, bool(dense.geodesic))
 
 
 def warm_start_of(state: State) -> WarmStart | None:

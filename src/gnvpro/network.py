@@ -18,7 +18,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf, isinf
+from functools import cached_property
+from math import inf, isinf, prod
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,11 @@ from torch.func import functional_call
 from gnvpro.autodiff import FeatureLinearization, linearize_by_autodiff
 from gnvpro.chunks import Chunks, chunks_kept, linearize_chunks, samples_at_once
 from gnvpro.find_head import Anatomy
-from gnvpro.linearize import linearize
+from gnvpro.linearize import is_shared, linearize_unshared
 from gnvpro.memory import Footprint, footprint
 from gnvpro.outer import Rows, factored_jacobian
 
-GENEROUS = 100  # numbers that a sample may leave behind for each input, parameter and feature without being measured
+GENEROUS = 30  # numbers that a sample may leave behind for each input, unit and feature without being measured
 
 
 @dataclass
@@ -77,9 +78,8 @@ class SeparableNetwork:
 
     def __post_init__(self) -> None:
         head = {id(p) for p in self.anatomy.head.parameters()}
-        self._parameters = {
-            name: p for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in head
-        }
+        self._own = dict(self.model.named_parameters())
+        self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
         self.names = list(self._parameters)
         self.shapes = [tuple(p.shape) for p in self._parameters.values()]
         self._sizes = [p.numel() for p in self._parameters.values()]
@@ -178,10 +178,9 @@ class SeparableNetwork:
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
-        own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in {**self.split(theta), **self.split_head(W)}.items():
-                own[name].copy_(value)
+                self._own[name].copy_(value)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -222,8 +221,9 @@ class SeparableNetwork:
 
         Measuring takes longer than training does where the problem is small.
         """
-        generous = 8 * GENEROUS * (inputs[0].numel() + self.n_theta + self.n_features)
-        if isinf(self.memory) or inputs.shape[0] * generous <= self.memory / 4:
+        units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
+        numbers = GENEROUS * (inputs[0].numel() + units + self.n_features) + 2 * seeds * self.n_theta
+        if isinf(self.memory) or 8 * numbers * inputs.shape[0] <= self.memory / 4:
             return Footprint(0.0, 0.0)
         return self.measured(inputs, seeds)
 
@@ -271,7 +271,7 @@ class SeparableNetwork:
         if body is None:
             return None
         inside = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
-        layers = linearize(body, inside, inputs)
+        layers = linearize_unshared(body, inside, inputs)
         if layers is None:
             return None
         shape = layers.output.shape
@@ -290,13 +290,13 @@ class SeparableNetwork:
 
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
 
-    @property
+    @cached_property
     def _body(self) -> tuple[nn.Module | None, str]:
-        """The feature extractor as a module, and what its parameters' names begin with in the model."""
+        """The feature extractor as a module without shared parameters, and what their names begin with in the model."""
+        body, prefix = _without_head(self.model, self.anatomy.head), ""
         if self.anatomy.body_name is not None:
-            return self.model.get_submodule(self.anatomy.body_name), self.anatomy.body_name + "."
-        chain = _without_head(self.model, self.anatomy.head)
-        return chain, ""
+            body, prefix = self.model.get_submodule(self.anatomy.body_name), self.anatomy.body_name + "."
+        return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
 
     def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The head's input at these parameters."""

@@ -4,9 +4,10 @@
     Hessian    D -> (H (Z D'))' Z + a2 D                      H the Hessian of the misfit in the outputs
 
 `NewtonKrylov` is the paper's: a Krylov space for each step, and the pseudo-inverse of the last one as the inverse
-Hessian. `Newton`, the default, assembles the Hessian where the head has a few hundred entries and keeps its Cholesky
-factor L. In the coordinates y = L' vec(W) the Hessian near by is almost the identity, so Krylov spaces of a few
-dimensions suffice; the factor of the last accepted point comes with the warm start, and the inverse is exact.
+Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'. A small head takes Newton's own steps,
+with a new factor for each. A larger one keeps its factor: in the coordinates y = L' vec(W) the Hessian near by is almost
+the identity, so Krylov spaces of a few dimensions suffice; the factor of the last accepted point comes with the warm
+start. The inverse is exact.
 
 Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and eps_abs -> rtol and atol.
 """
@@ -14,7 +15,7 @@ Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and ep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -24,8 +25,11 @@ from gnvpro.head import HeadFit, WarmStart
 from gnvpro.krylov import Arnoldi, Krylov, KrylovModel, arnoldi
 from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator, symmetric
+from gnvpro.search import LineModel, SearchRule
 from gnvpro.status import Status
 from gnvpro.trust_region import TrustRegion, minimize
+
+SMALL = 100  # entries of a head whose Hessian is assembled at every step
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class HeadObjective:
     def shape(self) -> tuple[int, int]:
         """(n_targets, n_features)."""
         return self.misfit.targets.shape[1], self.Z.shape[1]
+
+    @property
+    def entries(self) -> int:
+        """Of W."""
+        return self.shape[0] * self.shape[1]
 
     def to_W(self, x: Tensor) -> Tensor:
         """W from its coordinates: L^-T y."""
@@ -191,19 +200,16 @@ class Newton:
         plain = HeadObjective(Z, misfit, head_penalty)
         point, start = plain.first(start)
         tolerance = gradient_tolerance(plain, point, self.atol, self.rtol)
-        factor = start.factor if start else None
-        status, done = Status.ITERATIONS_SPENT, 0
-        while done < self.iterations and status is Status.ITERATIONS_SPENT:
-            if factor is None or done:
-                factor = cholesky(assemble_hessian(*some_rows(plain, point.outputs)))
-            objective = HeadObjective(Z, misfit, head_penalty, factor)
-            begin = objective.at_W(point.W)
-            region = TrustRegion(objective, Krylov(30, 1e-2), begin)
-            # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
-            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
-                budget = min(self.refactor_after, self.iterations - done)
-                point, status, used = minimize(region, lambda p: p.gradient_norm <= tolerance, budget)
-                done += max(used, 1)
+
+        def converged(point: HeadPoint) -> bool:
+            return point.gradient_norm <= tolerance
+
+        if plain.entries <= SMALL:
+            region = TrustRegion(plain, newton_direction, point, rule=SearchRule())
+            point, status, done = minimize(region, converged, self.iterations)
+            factor = None
+        else:
+            point, status, done, factor = self._precondition(plain, point, start.factor if start else None, converged)
         W, outputs = point.W, point.outputs
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
@@ -213,6 +219,31 @@ class Newton:
             ), exact
 
         return HeadFit(W, outputs, status, done, build_inverse, exact=True, old_factor=factor)
+
+    def _precondition(
+        self, plain: HeadObjective, point: HeadPoint, factor: Tensor | None, converged: Callable[[HeadPoint], bool]
+    ) -> tuple[HeadPoint, Status, int, Tensor | None]:
+        """Krylov steps in the coordinates of a factor, which is renewed after a few; the last factor too."""
+        status, done = Status.ITERATIONS_SPENT, 0
+        while done < self.iterations and status is Status.ITERATIONS_SPENT:
+            if factor is None or done:
+                factor = cholesky(assemble_hessian(*some_rows(plain, point.outputs)))
+            objective = replace(plain, factor=factor)
+            begin = objective.at_W(point.W)
+            region = TrustRegion(objective, Krylov(30, 1e-2), begin)
+            # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
+            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
+                budget = min(self.refactor_after, self.iterations - done)
+                point, status, used = minimize(region, converged, budget)
+                done += max(used, 1)
+        return point, status, done, factor
+
+
+def newton_direction(point: HeadPoint) -> LineModel:
+    """Newton's step, from the Hessian at the point."""
+    factor, gradient = cholesky(assemble_hessian(point.objective, point.outputs)), point.gradient()
+    direction = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+    return LineModel(direction, float(gradient @ direction), len(gradient))
 
 
 def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, rtol: float) -> float:
@@ -224,9 +255,8 @@ def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, 
 
 
 def some_rows(objective: HeadObjective, outputs: Tensor) -> tuple[HeadObjective, Tensor]:
-    """Up to every fourth row where a large head has many: the factor that preconditions need not be that of all rows."""
-    n_targets, n_features = objective.shape
-    stride = min(4, outputs.shape[0] // (20 * n_features)) if n_targets * n_features > 100 else 1
+    """Up to every fourth row where there are many: the factor that preconditions need not be that of all rows."""
+    stride = min(4, outputs.shape[0] // (20 * objective.shape[1]))
     if stride <= 1:
         return objective, outputs
     misfit, kept = objective.misfit, slice(None, None, stride)
