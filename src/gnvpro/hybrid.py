@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +30,7 @@ from gnvpro.trust_region import Point
 
 STEPS = 3  # quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces
 PAIRS = 100  # that are remembered
+GROWTH = 4.0  # of a quasi-Newton step beyond the step before it; the first ones know little
 
 
 # -- the model
@@ -129,6 +131,7 @@ class Hybrid:
         self.pairs: Pairs | None = None
         self.ritz: Ritz | None = None
         self.steps = 0  # quasi-Newton models since the last Krylov space
+        self.longest = inf  # quasi-Newton step
         self.before: tuple[Tensor, Tensor] | None = None  # x and gradient where the last model was built
 
     def __call__(self, point: Point) -> LocalModel:
@@ -136,6 +139,7 @@ class Hybrid:
         if self.before is not None and self.ritz is not None:
             x, gradient = self.before
             s = point.x - x
+            self.longest = GROWTH * float(torch.linalg.vector_norm(s))
             self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, PAIRS)
             if self.steps == 0:
                 self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(s)))
@@ -161,7 +165,8 @@ class Hybrid:
         pairs = self.pairs or Pairs.none(point.x)
         direction = -pairs.inverse_curvature(self.ritz, point.gradient())
         slope = float(point.gradient() @ direction)
-        return LineModel(direction, slope, len(self.ritz.values) + len(pairs))
+        most = min(1.0, self.longest / float(torch.linalg.vector_norm(direction)))
+        return LineModel(direction, slope, len(self.ritz.values) + len(pairs), most)
 
     def state(self) -> dict[str, Any]:
         """What `resume` needs."""
@@ -169,6 +174,7 @@ class Hybrid:
         return {
             **self.krylov.state(),
             "steps": self.steps,
+            "longest": self.longest,
             "before_x": x,
             "before_gradient": gradient,
             "ritz_vectors": self.ritz.vectors if self.ritz else None,
@@ -179,7 +185,7 @@ class Hybrid:
     def resume(self, state: dict[str, Any]) -> None:
         """Know again what was known."""
         self.krylov.resume(state)
-        self.steps = state["steps"]
+        self.steps, self.longest = state["steps"], state["longest"]
         self.before = None if state["before_x"] is None else (state["before_x"], state["before_gradient"])
         self.ritz = None if state["ritz_vectors"] is None else Ritz(state["ritz_vectors"], state["ritz_values"])
         self.pairs = None if state["pairs"] is None else Pairs(**state["pairs"])

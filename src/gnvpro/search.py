@@ -4,8 +4,8 @@ A Newton or quasi-Newton direction is d = -H g with H an inverse curvature. Sinc
 
     predicted reduction of t d  =  -(t - t^2 / 2) g'd,             0 < t <= 1,
 
-so it is a local model like the others, and the loop in `trust_region` stays as it is. `SearchRule` begins with t = 1 in each
-direction and, where other models take turns with this one, bounds their steps by a radius of their own.
+so it is a local model like the others, and the loop in `trust_region` stays as it is. `SearchRule` begins anew in each
+direction, with t = 1 or what the model allows; where other models take turns with this one, it bounds their steps by a radius.
 
 Legend: t -> fraction, g'd -> slope.
 """
@@ -30,6 +30,7 @@ class LineModel:
     direction: Tensor
     slope: float  # g'd, negative
     rank: int
+    most: float = 1.0  # fraction to begin with
 
     @property
     def first_radius(self) -> float:
@@ -62,7 +63,8 @@ class SearchRule:
         """The step within the radius, or the fraction of it."""
         bound = bound or Search()
         if isinstance(model, LineModel):
-            return model.along(bound.fraction), bound._replace(searching=True)
+            fraction = min(bound.fraction, model.most)
+            return model.along(fraction), Search(bound.radius, fraction, searching=True)
         step, radius = self.radius.propose(model, bound.radius)
         return step, Search(radius)
 
