@@ -23,6 +23,7 @@ LABELS = (INPUTS.prod(1) > 0).long()
 
 RUNS = {
     "gnvpro": {"method": "gnvpro", "max_rank": 4, "loss": "multinomial"},
+    "dense": {"solver": "dense", "loss": "multinomial"},
     "hybrid": {"method": "gnvpro", "solver": "hybrid", "max_rank": 3, "loss": "multinomial"},
     "gauss-newton": {"method": "gauss-newton", "max_rank": 4},
     "lbfgs-vpro": {"method": "lbfgs-vpro", "loss": "multinomial"},

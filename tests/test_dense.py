@@ -20,6 +20,7 @@ from gnvpro.find_head import find_head
 from gnvpro.head import Eliminator
 from gnvpro.least_squares import LeastSquares
 from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial, prepare_targets
+from gnvpro.methods import QUICK_STEPS
 from gnvpro.misfit import Misfit, matrix_root
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.networks import MLP, NeuralODE, ResNet
@@ -604,7 +605,7 @@ def test_auto_says_what_it_chose() -> None:
     assert fit(method="gauss-newton").history[-1].solver == "krylov"
     model = nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 2)).double()
     _, inputs, targets = smooth(8)
-    history = gnvpro.train(model, inputs, targets[:, :2], loss="least_squares", work=10).history
+    history = gnvpro.train(model, inputs, targets[:, :2], loss="least_squares", work=4 * QUICK_STEPS).history
     assert history[-1].solver == "hybrid"
 
 
@@ -614,7 +615,8 @@ def test_dense_is_refused_where_it_cannot_work() -> None:
     targets = torch.randn(6, 5, 2, dtype=F64)
     with pytest.raises(ValueError, match="many positions of a sample"):
         gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense")
-    assert gnvpro.train(model, inputs, targets, loss="least_squares", work=10).history[-1].solver == "hybrid"
+    history = gnvpro.train(model, inputs, targets, loss="least_squares", work=4 * QUICK_STEPS).history
+    assert history[-1].solver == "hybrid"
     model, inputs, targets = smooth(8)
     with pytest.raises(ValueError, match="method='gnvpro'"):
         gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense", method="gauss-newton")

@@ -12,9 +12,9 @@ from torch import nn
 import gnvpro
 from cases import made
 from checks import F64
-from gnvpro.hybrid import PAIRS, STEPS, Hybrid, Pairs, ritz_of
+from gnvpro.hybrid import GROWTH, PAIRS, STEPS, Hybrid, Pairs, ritz_of
 from gnvpro.krylov import Krylov, KrylovModel, arnoldi
-from gnvpro.methods import Settings, Start
+from gnvpro.methods import QUICK_STEPS, HybridMethod, Settings, Start
 from gnvpro.methods import gnvpro as gnvpro_method
 from gnvpro.networks import NeuralODE
 from gnvpro.newton import Newton
@@ -133,6 +133,15 @@ def test_a_search_begins_with_the_whole_step_and_leaves_the_radius_alone():
     assert rule.update(bound, step.norm, 0.9) == Search(1e-3)
 
 
+def test_a_search_begins_where_the_model_allows():
+    rule, model = SearchRule(), LineModel(-B, -float(B @ B), 1, most=0.25)
+    step, bound = rule.propose(model, None)
+    assert (step.norm, bound.fraction) == (pytest.approx(0.25 * float(B.norm())), 0.25)
+    shorter = rule.update(bound, step.norm, -1.0)
+    assert shorter.fraction <= 0.125
+    assert rule.propose(model, shorter)[1].fraction == shorter.fraction
+
+
 class Spaces:
     """Krylov models of all dimensions, counted."""
 
@@ -177,6 +186,24 @@ def test_a_space_is_built_after_so_many_steps_and_not_when_it_cannot_pay():
             point = function.at(point.x + 1e-3 * model.solve_within(math.inf).d_x, None)
         assert spaces.built == expected
         assert len(builder.pairs) <= PAIRS
+
+
+def test_a_step_is_not_many_times_as_long_as_the_one_before():
+    """sqrt(x^2 + 1) is nearly straight far out: two gradients there tell of almost no curvature."""
+    function = Function(lambda x: (x.square() + 1).sqrt().sum() + 1e-6 * x.square().sum())
+    builder = Hybrid(Spaces(1), lambda: False)
+    point, lengths, wanted = function.at(torch.tensor([3000.0, 2000.0], dtype=F64), None), [1.0], []
+    for _ in range(6):
+        model = builder(point)
+        if isinstance(model, LineModel):
+            step = SearchRule().propose(model, None)[0]
+            lengths.append(step.norm)
+            wanted.append(float(model.direction.norm()))
+        else:
+            step = model.solve_within(lengths[0])
+        point = function.at(point.x + step.d_x, None)
+    assert max(wanted) > 100 * GROWTH
+    assert all(b <= GROWTH * a * (1 + 1e-9) for a, b in itertools.pairwise(lengths))
 
 
 def test_a_direction_that_leads_nowhere_is_given_up_for_a_krylov_space():
@@ -230,9 +257,26 @@ def test_never_goes_up_and_stays_within_the_budget():
         assert all(b <= a for a, b in itertools.pairwise(losses))
 
 
+def test_auto_begins_with_it_and_goes_on_with_exact_steps():
+    solvers = [record.solver for record in trained("auto", work=2 * QUICK_STEPS + 60).history[1:]]
+    assert solvers[:QUICK_STEPS] == ["hybrid"] * QUICK_STEPS
+    assert set(solvers[QUICK_STEPS:]) == {"dense"}
+
+
+def test_auto_takes_exact_steps_where_quick_ones_cannot_go_on(monkeypatch):
+    monkeypatch.setattr(HybridMethod, "iterate", lambda self: None)
+    assert {record.solver for record in trained("auto", work=40).history[1:]} == {"dense"}
+
+
+def test_auto_has_a_quick_start_on_the_first_level_only():
+    history = trained("auto", work=[30, 40], levels=2).history[1:]
+    assert {record.solver for record in history if record.level == 0} == {"hybrid"}
+    assert {record.solver for record in history if record.level == 1 and record.solver} == {"dense"}
+
+
 def test_auto_takes_it_where_a_matrix_is_too_large(monkeypatch):
     monkeypatch.setattr("gnvpro.solvers.MOST_DIRECTIONS", 10)
-    assert trained("auto", work=40).history[-1].solver == "hybrid"
+    assert trained("auto", work=4 * QUICK_STEPS).history[-1].solver == "hybrid"
 
 
 def test_serves_every_loss():
