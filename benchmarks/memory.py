@@ -155,6 +155,7 @@ def draw(results: dict[tuple[str, float, int], dict[str, float]], path: Path) ->
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import ScalarFormatter
 
     figure, axes = plt.subplots(2, len(PROBLEMS), figsize=(9, 6), sharex="col", layout="constrained")
     for column, (name, problem) in enumerate(PROBLEMS.items()):
@@ -172,6 +173,8 @@ def draw(results: dict[tuple[str, float, int], dict[str, float]], path: Path) ->
         upper.set(title=problem.title, ylabel="peak memory of the process, MB" if not column else "")
         lower.set(xlabel="samples", ylabel="seconds of an iteration (processor)" if not column else "")
         upper.legend(fontsize=8)
+        upper.yaxis.set_minor_formatter(ScalarFormatter())
+        upper.yaxis.set_major_formatter(ScalarFormatter())
         for ax in (upper, lower):
             ax.grid(True, which="major", alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
