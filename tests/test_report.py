@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +15,7 @@ from gnvpro.experiments.catalogue import EXPERIMENTS
 from gnvpro.experiments.classification_figures import confusion_matrix
 from gnvpro.experiments.numbers import score, seconds
 from gnvpro.experiments.paper_numbers import PAPER
-from gnvpro.experiments.report import write_report
+from gnvpro.experiments.report import sources, write_report
 from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.saved import find
 from small_experiments import make_small
@@ -93,6 +94,12 @@ def test_the_papers_numbers_stand_beside_ours(page):
     assert papers["GNvpro"] == ["0.0045 ± 0.0021", "0.0057 ± 0.0033", "0.0060 ± 0.0032", "600"]
     assert len(papers) == len(PAPER["cdr"])
     assert any("72.95%" in row for row in rows_of(text, "cifar10"))
+
+
+def test_the_seeds_of_one_source_are_told_together():
+    told = ["authors, split by seed 10", "authors, split by seed 2", "generated, seed 4", "own file"]
+    runs = [SimpleNamespace(metrics={"data": text}) for text in told]
+    assert sources(runs) == "authors, split by seeds 2, 10; generated, seed 4; own file"
 
 
 def test_the_page_needs_nothing_but_itself(page):

@@ -64,14 +64,25 @@ PAGE_FILES = ("report.html", "report.css", "report.js")
 def section(name: str, runs: list[SavedRun], figures: list[Captioned], out: Path) -> str:
     """All about one experiment."""
     experiment = EXPERIMENTS[name]
-    sources = sorted({str(run.metrics["data"]) for run in runs})
     # The convergence figure is for print; on the page the same curves can be asked.
     pictures = "".join(picture(name, captioned, out) for captioned in figures if captioned.name != "convergence")
     plots = f'<div class="plots" data-experiment="{name}"></div>' if standard(runs) else ""
     return (
         f'<section id="{name}"><h2>{html.escape(experiment.title)}</h2>'
-        f"<p>{html.escape(experiment.summary)}. Data: {html.escape('; '.join(sources))}.</p>"
+        f"<p>{html.escape(experiment.summary)}. Data: {html.escape(sources(runs))}.</p>"
         f"{table(name, runs)}{class_table(name, runs)}{plots}{pictures}</section>"
+    )
+
+
+def sources(runs: list[SavedRun]) -> str:
+    """Where the data is from; the seeds of one source together."""
+    seeds: dict[str, set[int]] = {}
+    for text in {str(run.metrics["data"]) for run in runs}:
+        words, _, seed = text.rpartition(" seed ")
+        seeds.setdefault(words or text, set()).update([int(seed)] if words and seed.isdigit() else [])
+    return "; ".join(
+        f"{words} {'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, sorted(own)))}" if own else words
+        for words, own in sorted(seeds.items())
     )
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 GLOBAL_CAPTION = (
     "Every column is a sample, every row an observable. Left the observed data and what each surrogate predicts, right "
-    "the absolute differences, all on one logarithmic scale. Red lines divide training, validation and test set."
+    "the absolute differences, all on one logarithmic scale. Red lines divide training, validation and test set. "
+    "Of sets of millions of numbers only every second, third, ... sample is shown."
 )
 LOCAL_CAPTION = (
     "One sample of the training set and one of the validation set, each as two 21 x 21 images: potential differences in "
