@@ -20,7 +20,6 @@ from gnvpro.find_head import find_head
 from gnvpro.head import Eliminator
 from gnvpro.least_squares import LeastSquares
 from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial, prepare_targets
-from gnvpro.methods import QUICK_STEPS
 from gnvpro.misfit import Misfit, matrix_root
 from gnvpro.network import SeparableNetwork, WorkMeter
 from gnvpro.networks import MLP, NeuralODE, ResNet
@@ -605,7 +604,7 @@ def test_auto_says_what_it_chose() -> None:
     assert fit(method="gauss-newton").history[-1].solver == "krylov"
     model = nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 2)).double()
     _, inputs, targets = smooth(8)
-    history = gnvpro.train(model, inputs, targets[:, :2], loss="least_squares", work=4 * QUICK_STEPS).history
+    history = gnvpro.train(model, inputs, targets[:, :2], loss="least_squares", work=200).history
     assert history[-1].solver == "hybrid"
 
 
@@ -615,7 +614,7 @@ def test_dense_is_refused_where_it_cannot_work() -> None:
     targets = torch.randn(6, 5, 2, dtype=F64)
     with pytest.raises(ValueError, match="many positions of a sample"):
         gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense")
-    history = gnvpro.train(model, inputs, targets, loss="least_squares", work=4 * QUICK_STEPS).history
+    history = gnvpro.train(model, inputs, targets, loss="least_squares", work=200).history
     assert history[-1].solver == "hybrid"
     model, inputs, targets = smooth(8)
     with pytest.raises(ValueError, match="method='gnvpro'"):

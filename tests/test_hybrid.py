@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from cases import made
 from checks import F64
 from gnvpro.hybrid import GROWTH, PAIRS, STEPS, Hybrid, Pairs, ritz_of
 from gnvpro.krylov import Krylov, KrylovModel, arnoldi
-from gnvpro.methods import QUICK_STEPS, HybridMethod, Settings, Start
+from gnvpro.methods import HybridMethod, QuickStart, Settings, Start, Trial
 from gnvpro.methods import gnvpro as gnvpro_method
 from gnvpro.networks import NeuralODE
 from gnvpro.newton import Newton
@@ -258,9 +259,42 @@ def test_never_goes_up_and_stays_within_the_budget():
 
 
 def test_auto_begins_with_it_and_goes_on_with_exact_steps():
-    solvers = [record.solver for record in trained("auto", work=2 * QUICK_STEPS + 60).history[1:]]
-    assert solvers[:QUICK_STEPS] == ["hybrid"] * QUICK_STEPS
-    assert set(solvers[QUICK_STEPS:]) == {"dense"}
+    solvers = [record.solver for record in trained("auto").history[1:]]
+    first = solvers.index("dense")
+    assert first >= 4
+    assert solvers == ["hybrid"] * first + ["dense"] * (len(solvers) - first)
+
+
+class Quick(HybridMethod):
+    """Trials that leave given values."""
+
+    def __init__(self, values):
+        self.values = iter(values[1:])
+        self.region = SimpleNamespace(point=SimpleNamespace(value=values[0]))
+
+    def iterate(self):
+        self.region.point = SimpleNamespace(value=next(self.values))
+        return Trial(True)
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        ([1.0, 0.9, 0.81, 0.79, 0.79, 0.7], 4),  # .79 after .9: not a fifth less
+        ([1.0, 1.0, 1.0, 1.0], 3),
+        ([1.0, 0.9, 0.9, 0.81], 3),
+        ([1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-6, 1e-6, 1e-6], 9),
+    ],
+)
+def test_a_quick_start_lasts_while_the_work_of_an_exact_step_gains_a_fifth(values, steps):
+    begun = []
+    method = QuickStart(Quick(values), begun.append, price=6)  # three steps of two passes
+    for done in range(1, len(values)):
+        assert method.iterate().accepted
+        assert bool(begun) == (done >= steps)
+        if begun:
+            break
+    assert begun[0].value == values[steps]
 
 
 def test_auto_takes_exact_steps_where_quick_ones_cannot_go_on(monkeypatch):
@@ -269,14 +303,14 @@ def test_auto_takes_exact_steps_where_quick_ones_cannot_go_on(monkeypatch):
 
 
 def test_auto_has_a_quick_start_on_the_first_level_only():
-    history = trained("auto", work=[30, 40], levels=2).history[1:]
+    history = trained("auto", work=[10, 40], levels=2).history[1:]
     assert {record.solver for record in history if record.level == 0} == {"hybrid"}
     assert {record.solver for record in history if record.level == 1 and record.solver} == {"dense"}
 
 
 def test_auto_takes_it_where_a_matrix_is_too_large(monkeypatch):
     monkeypatch.setattr("gnvpro.solvers.MOST_DIRECTIONS", 10)
-    assert trained("auto", work=4 * QUICK_STEPS).history[-1].solver == "hybrid"
+    assert trained("auto", work=200).history[-1].solver == "hybrid"
 
 
 def test_serves_every_loss():
