@@ -82,11 +82,19 @@ def test_pixels_say_where_a_spectrum_is(folder):
 
 def test_tensorlys_copy_is_taken_where_there_is_no_file(tmp_path, monkeypatch):
     datasets = types.ModuleType("tensorly.datasets")
-    datasets.load_indian_pines = lambda: {"tensor": fake_cube(200), "labels": fake_truth()}
+    datasets.load_indian_pines = lambda: {"tensor": fake_cube(200), "ticks": [fake_truth(), list(range(200))]}
     monkeypatch.setitem(sys.modules, "tensorly", types.ModuleType("tensorly"))
     monkeypatch.setitem(sys.modules, "tensorly.datasets", datasets)
     monkeypatch.setattr(indian_pines, "find_spec", lambda name: object())
     assert indian_pines.read(tmp_path).source == "tensorly's copy, 200 bands"
+
+
+def test_tensorlys_own_copy_has_the_published_classes(tmp_path):
+    pytest.importorskip("tensorly", reason="the package tensorly is not installed")
+    scene = indian_pines.read(tmp_path)
+    published = [46, 1428, 830, 237, 483, 730, 28, 478, 20, 972, 2455, 593, 205, 1265, 386, 93]
+    assert np.bincount(scene.labels).tolist() == published
+    assert scene.spectra.shape == (10249, 200)
 
 
 def test_without_any_copy_the_error_says_what_to_put_where(tmp_path, monkeypatch):

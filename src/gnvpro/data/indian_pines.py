@@ -102,7 +102,7 @@ def read(data_dir: str | os.PathLike[str] | None = None) -> Scene:
         from tensorly.datasets import load_indian_pines
 
         content = load_indian_pines()
-        cube, truth = np.asarray(content["tensor"]), np.asarray(content["labels"])
+        cube, truth = np.asarray(content["tensor"]), np.asarray(content["ticks"][0])  # its labels of the two axes
         return scene(
             _checked(cube, "tensorly's copy", (*SHAPE, CUBES[1][2])),
             _checked(truth, "tensorly's copy", SHAPE),
