@@ -80,14 +80,14 @@ def section(spec: problems.Spec, records: Sequence[Record]) -> str:
 
 
 def verdict(spec: problems.Spec, groups: dict[str, list[Record]]) -> list[str]:
-    """Ours against the fastest peer, accuracy by accuracy, and the lowest errors; the goals are 0.5 and 1."""
-    ours = {name: group for name, group in groups.items() if name in contenders.OURS}
+    """Ours as it comes against the fastest peer, accuracy by accuracy, and the lowest errors; the goals are 0.5 and 1."""
+    ours = groups.get("gnvpro")
     peers = {name: group for name, group in groups.items() if name not in contenders.OURS}
     if not ours or not peers:
         return []
     parts = []
     for goal in spec.ladder:
-        mine = min(median_seconds(group, goal) for group in ours.values())
+        mine = median_seconds(ours, goal)
         rival = min(peers, key=lambda name: median_seconds(peers[name], goal))
         theirs = median_seconds(peers[rival], goal)
         if math.isfinite(theirs):
@@ -97,9 +97,9 @@ def verdict(spec: problems.Spec, groups: dict[str, list[Record]]) -> list[str]:
             parts.append(f"{goal:g}: no peer gets there")
     lowest = {name: statistics.median(best(record) for record in group) for name, group in groups.items()}
     rival = min(peers, key=lambda name: lowest[name])
-    ratio = min(lowest[name] for name in ours) / lowest[rival] if lowest[rival] else math.inf
+    ratio = lowest["gnvpro"] / lowest[rival] if lowest[rival] else math.inf
     return [
-        "Our best solver's seconds over those of the fastest peer (goal: at most 0.5): " + "; ".join(parts) + ".",
+        "Seconds of gnvpro as it comes over those of the fastest peer (goal: at most 0.5): " + "; ".join(parts) + ".",
         f"Lowest error, ours over the best peer's: {ratio:.2f} ({title(rival)}; goal: below 1).",
     ]
 
