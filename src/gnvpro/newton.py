@@ -230,7 +230,7 @@ class Newton:
                 factor = cholesky(assemble_hessian(*some_rows(plain, point.outputs)))
             objective = replace(plain, factor=factor)
             begin = objective.at_W(point.W)
-            region = TrustRegion(objective, Krylov(30, 1e-2), begin)
+            region = TrustRegion(objective, Krylov(30, 0.1), begin)
             # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
             while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
                 budget = min(self.refactor_after, self.iterations - done)
