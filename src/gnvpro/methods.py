@@ -231,9 +231,10 @@ class DenseMethod(TrustRegionMethod):
     solver = "dense"
     region: TrustRegion[ReducedPoint]
 
-    def __init__(self, region: TrustRegion[ReducedPoint], settings: Settings, geodesic: bool) -> None:
+    def __init__(self, region: TrustRegion[ReducedPoint], settings: Settings, geodesic: bool, begun_at: Tensor) -> None:
         super().__init__(region, settings)
         self.geodesic = geodesic
+        self.begun_at = begun_at  # theta that decided on the directions of all matrices
 
     @property
     def gradient_passes(self) -> int:
@@ -248,6 +249,10 @@ class DenseMethod(TrustRegionMethod):
     def next_passes(self) -> int:
         """A trial, the probe of the geodesic correction, and a matrix where there is none yet."""
         return 1 + self.geodesic + self.gradient_passes
+
+    def state(self) -> State:
+        """And where it began."""
+        return {**super().state(), "begun_at": self.begun_at}
 
 
 class HybridMethod(TrustRegionMethod):
@@ -273,7 +278,7 @@ class QuickStart:
     the objective by a fifth: little, for that work takes them half the time or less.
     """
 
-    def __init__(self, quick: HybridMethod, exact: Callable[[ReducedPoint], DenseMethod], price: int) -> None:
+    def __init__(self, quick: HybridMethod, exact: Callable[..., DenseMethod], price: int) -> None:
         self.current: HybridMethod | DenseMethod = quick
         self.exact = exact
         self.window = -(-price // 2)  # a step is a trial and the gradient after it
@@ -323,7 +328,7 @@ class QuickStart:
         """Go on with the same kind of steps."""
         self.values = state["values"]
         if not state["quick"]:
-            self.current = self.exact(self.point)
+            self.current = self.exact(self.point, state["begun_at"])
         self.current.resume(state)
 
 
@@ -378,7 +383,7 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
             quick = hybrid(KrylovWithinBudget(replace(settings, max_rank=1)), lambda: False)
             method = QuickStart(quick, exact, seeds_for(problem, dense) + 1 + bool(dense.geodesic))
         else:
-            method = exact(first)
+            method = exact(first, None if state is None else state["begun_at"])
     elif settings.solver == "krylov":
         region = TrustRegion(objective, KrylovWithinBudget(settings), first, start.bound)
         method = TrustRegionMethod(region, settings)
@@ -390,14 +395,21 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     return method
 
 
-def dense_method(settings: Settings, dense: DenseSettings, bound: Bound | None, point: ReducedPoint) -> DenseMethod:
-    """Exact steps from a point."""
-    assembler = make_assembler(point.problem, point.theta, dense)
+def dense_method(
+    settings: Settings,
+    dense: DenseSettings,
+    bound: Bound | None,
+    point: ReducedPoint,
+    begun_at: Tensor | None = None,
+) -> DenseMethod:
+    """Exact steps from a point; a run that is taken up tells where its first matrix was."""
+    begun_at = point.theta if begun_at is None else begun_at
+    assembler = make_assembler(point.problem, begun_at, dense)
     objective = ReducedObjective(point.problem, settings.eliminator, assembler)
     build = Dense(objective, bool(dense.geodesic), dense.scaling or 0.0)
     rule = NielsenRule() if dense.damping else RadiusRule()
     region = TrustRegion(objective, build, replace(point, assembler=assembler), bound, rule)
-    return DenseMethod(region, settings, bool(dense.geodesic))
+    return DenseMethod(region, settings, bool(dense.geodesic), begun_at)
 
 
 def warm_start_of(state: State) -> WarmStart | None:

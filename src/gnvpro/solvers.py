@@ -27,6 +27,7 @@ from gnvpro.objective import Problem
 SOLVERS = ("auto", "dense", "hybrid", "krylov")
 MOST_DIRECTIONS = 3000
 MOST_FLOPS = 5e11
+MOST_EIGENVALUES = 500  # that a radius may ask for at every step: 0.07 s on one core
 SHARE = 0.5  # of the memory, for the matrices and the rows of the Jacobian; the rest is for passes over the samples
 
 
@@ -34,19 +35,20 @@ SHARE = 0.5  # of the memory, for the matrices and the rows of the Jacobian; the
 class DenseSettings:
     """The switches of the dense solver, at their measured defaults.
 
-    >>> DenseSettings(geodesic=False).damping
+    >>> DenseSettings(damping=True).damping  # whatever the loss
     True
     """
 
-    damping: bool = True  # Nielsen's damping; else a radius
+    damping: bool | None = None  # Nielsen's, else a radius; by default for least squares and for many directions
     scaling: float | None = None  # of the norm, by curvature (see `dense`); by default 1/2 for least squares, else 0
     geodesic: bool | None = None  # the geodesic correction; by default for least squares only
     full: bool | None = (
         None  # with the residual's coupling; by default not for least squares (Kaufman), where it is small
     )
 
-    def resolved(self, misfit: Misfit) -> DenseSettings:
-        """With the defaults that depend on the loss filled in."""
+    def resolved(self, misfit: Misfit, directions: int) -> DenseSettings:
+        """With the defaults that depend on the problem filled in."""
+        # A radius took .9 of the seconds of the damping on the ellipse and .8 on peaks, three and two seeds.
         # Scaling: CDR with the paper's levels is best at 3/4 (test errors .0013-.0015, 1/2: .0015-.0020, 0: .0017-.0020),
         # but at 3/4 one of five seeds on the shipped CDR set, deep from the start, ends at .016 instead of .0018.
         # For cross-entropy the probe costs an inner solve as well and gained nothing on the ellipse; the residual's
@@ -56,7 +58,14 @@ class DenseSettings:
             geodesic=misfit.isotropic if self.geodesic is None else self.geodesic,
             full=not misfit.isotropic if self.full is None else self.full,
             scaling=0.5 * misfit.isotropic if self.scaling is None else self.scaling,
+            damping=misfit.isotropic or directions > MOST_EIGENVALUES if self.damping is None else self.damping,
         )
+
+
+def count_directions(problem: Problem) -> int:
+    """In which theta can move the features."""
+    network = problem.network
+    return moving_directions(network.model, network.parameters, problem.inputs.device).count
 
 
 def seeds_for(problem: Problem, settings: DenseSettings) -> int:
@@ -80,7 +89,7 @@ def obstacle(problem: Problem, settings: DenseSettings) -> str | None:
     trouble = network.jacobian_obstacle(problem.inputs)
     if trouble is not None:
         return trouble
-    directions = moving_directions(network.model, network.parameters, problem.inputs.device).count
+    directions = count_directions(problem)
     if rows_that_fit(problem, settings, directions) < 1:
         return (
             f"four matrices of {directions} x {directions} and the Jacobian of one sample "
@@ -91,8 +100,7 @@ def obstacle(problem: Problem, settings: DenseSettings) -> str | None:
 
 def choose_solver(problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> str:
     """What `auto` stands for."""
-    network = problem.network
-    q = moving_directions(network.model, network.parameters, problem.inputs.device).count
+    q = count_directions(problem)
     flops = problem.inputs.shape[0] * seeds_for(problem, settings) * q**2 + q**3 / 3
     small = 0 < q <= MOST_DIRECTIONS and flops <= MOST_FLOPS and not isinstance(eliminator, NewtonKrylov)
     trouble = not small or rowwise_obstacle(problem, eliminator) or obstacle(problem, settings)
@@ -108,7 +116,7 @@ def rowwise_obstacle(problem: Problem, eliminator: Eliminator) -> str | None:
 
 def pick_solver(solver: str, problem: Problem, eliminator: Eliminator, settings: DenseSettings) -> DenseSettings | None:
     """The settings of the dense solver where it is asked for or best; None for the others."""
-    settings = settings.resolved(problem.misfit)
+    settings = settings.resolved(problem.misfit, count_directions(problem))
     if solver == "dense":
         trouble = rowwise_obstacle(problem, eliminator) or obstacle(problem, settings)
         if trouble is not None:
