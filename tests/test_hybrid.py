@@ -280,13 +280,13 @@ class Quick(HybridMethod):
 @pytest.mark.parametrize(
     ("values", "steps"),
     [
-        ([1.0, 0.9, 0.81, 0.79, 0.79, 0.7], 4),  # .79 after .9: not a fifth less
+        ([1.0, 0.9, 0.6, 0.49, 0.49, 0.2], 4),  # .49 after .9: not half
         ([1.0, 1.0, 1.0, 1.0], 3),
-        ([1.0, 0.9, 0.9, 0.81], 3),
+        ([1.0, 0.9, 0.7, 0.51], 3),
         ([1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-6, 1e-6, 1e-6], 9),
     ],
 )
-def test_a_quick_start_lasts_while_the_work_of_an_exact_step_gains_a_fifth(values, steps):
+def test_a_quick_start_lasts_while_steps_for_the_price_of_an_exact_one_halve_the_objective(values, steps):
     begun = []
     method = QuickStart(Quick(values), begun.append, price=6)  # three steps of two passes
     for done in range(1, len(values)):
