@@ -180,30 +180,36 @@ def plot(records: Sequence[Record], paths: Sequence[Path]) -> None:
     specs = [spec for spec in problems.SPECS.values() if any(r["problem"] == spec.name for r in records)]
     if not specs:
         return
-    figure, axes = plt.subplots(1, len(specs), figsize=(5.2 * len(specs), 5.4), squeeze=False, layout="constrained")
-    colors = dict(zip(contenders.TITLES, [*plt.get_cmap("tab20").colors], strict=False))
+    columns, rows = min(2, len(specs)), -(-len(specs) // 2)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(5.5 * columns, 4.2 * rows + 1.2), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(specs) :]:
+        axis.axis("off")
+    # Ours in the dark colours; peers differ in colour and in line, for print and for the colour-blind.
+    colors = dict(zip(contenders.OURS, ("black", "#0072b2", "#d55e00"), strict=True))
+    colors |= {name: plt.get_cmap("tab10")(i) for i, name in enumerate(contenders.PEERS)}
+    lines = dict(zip(contenders.PEERS, ["--", ":", "-.", (0, (5, 1)), (0, (1, 1))] * 3, strict=False))
     handles = {}
-    for axis, spec in zip(axes[0], specs, strict=True):
+    for axis, spec in zip(axes.flat, specs, strict=False):
         grid = np.geomspace(3e-3, spec.seconds, 300)
         for name, group in grouped([r for r in records if r["problem"] == spec.name]).items():
-            rows = np.array(curve(group, grid))
-            shown = np.isfinite(rows).sum(0) > len(rows) / 2
+            errors = np.array(curve(group, grid))
+            shown = np.isfinite(errors).sum(0) > len(errors) / 2
             if not shown.any():
                 continue
-            rows, own = rows[:, shown], name in contenders.OURS
-            (line,) = axis.loglog(
-                grid[shown],
-                np.nanmedian(rows, 0),
-                color="black" if name == "gnvpro" else colors[name],
-                lw=2.5 if own else 1.3,
-            )
+            errors, own = errors[:, shown], name in contenders.OURS
+            style = {"color": colors[name], "lw": 2.5 if own else 1.4, "ls": lines.get(name, "-")}
+            (line,) = axis.loglog(grid[shown], np.nanmedian(errors, 0), **style)
             axis.fill_between(
-                grid[shown], np.nanmin(rows, 0), np.nanmax(rows, 0), color=line.get_color(), alpha=0.12, lw=0
+                grid[shown], np.nanmin(errors, 0), np.nanmax(errors, 0), color=colors[name], alpha=0.1, lw=0
             )
-            handles[title(name).replace("*", "")] = line
+            handles[name] = line
         axis.set(title=spec.title.split(":")[0], xlabel="seconds", ylabel=f"validation {spec.measure}")
         axis.grid(alpha=0.3)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    order = [name for name in contenders.TITLES if name in handles]
+    labels = [title(name).replace("*", "") for name in order]
+    figure.legend([handles[name] for name in order], labels, loc="outside lower center", ncols=4, frameon=False)
     for path in paths:
         figure.savefig(path, dpi=110)
     plt.close(figure)
