@@ -278,17 +278,19 @@ class Quick(HybridMethod):
 
 
 @pytest.mark.parametrize(
-    ("values", "steps"),
+    ("price", "values", "steps"),
     [
-        ([1.0, 0.9, 0.6, 0.49, 0.49, 0.2], 4),  # .49 after .9: not half
-        ([1.0, 1.0, 1.0, 1.0], 3),
-        ([1.0, 0.9, 0.7, 0.51], 3),
-        ([1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-6, 1e-6, 1e-6], 9),
+        (10, [1.0, 0.9, 0.9, 0.8, 0.6, 0.49, 0.46, 0.2], 6),  # .46 after .9: not half
+        (10, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 5),
+        (10, [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6], 11),
+        (2, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 5),
+        (40, [1.0, 1.0, 1.0, 1.0, 1.0, 0.9], 5),  # a quarter of the steps, and not the fourth root of a half
+        (40, [1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8], 7),
     ],
 )
-def test_a_quick_start_lasts_while_steps_for_the_price_of_an_exact_one_halve_the_objective(values, steps):
+def test_a_quick_start_lasts_while_steps_for_the_price_of_an_exact_one_halve_the_objective(price, values, steps):
     begun = []
-    method = QuickStart(Quick(values), begun.append, price=6)  # three steps of two passes
+    method = QuickStart(Quick(values), begun.append, price)  # a step is two passes
     for done in range(1, len(values)):
         assert method.iterate().accepted
         assert bool(begun) == (done >= steps)

@@ -32,6 +32,7 @@ from gnvpro.step_rules import Bound, Damping, NielsenRule, RadiusRule, Search
 from gnvpro.trust_region import Point, TrustRegion
 
 State = dict[str, Any]  # tensors, numbers, and dictionaries of them
+FIRST_STEPS = 5  # of quasi-Newton, before anything can be said about them
 ENOUGH = 0.5  # times the objective, after quasi-Newton steps in the time of an exact one
 
 
@@ -276,13 +277,13 @@ class QuickStart:
     """Quasi-Newton steps as long as they pay, then exact ones.
 
     Far from a minimum they gain as much for a fraction of the time. They pay while those in the time of one exact step
-    (`exact_price`) halve the objective.
+    (`exact_price`) halve the objective, or, when there were fewer, are on the way to.
     """
 
     def __init__(self, quick: HybridMethod, exact: Callable[..., DenseMethod], price: float) -> None:
         self.current: HybridMethod | DenseMethod = quick
         self.exact = exact
-        self.window = math.ceil(price / 2)  # a step is a trial and the gradient after it
+        self.window = max(FIRST_STEPS, math.ceil(price / 2))  # a step is a trial and the gradient after it
         self.values: list[float] = [quick.point.value]  # as many as matter
 
     @property
@@ -314,7 +315,8 @@ class QuickStart:
         if isinstance(self.current, HybridMethod):
             trial = self.current.iterate()
             self.values = [*self.values[-self.window :], self.point.value]
-            pays = len(self.values) <= self.window or self.values[-1] <= ENOUGH * self.values[0]
+            steps = len(self.values) - 1
+            pays = steps < FIRST_STEPS or self.values[-1] <= ENOUGH ** (steps / self.window) * self.values[0]
             if trial is None or not pays:
                 self.current = self.exact(self.point)
             if trial is not None:
