@@ -252,7 +252,12 @@ def test_a_complete_set_in_a_read_only_directory_is_used(tmp_path, monkeypatch):
     assert solver.solved == 0
 
 
-LONG_RUN = "from gnvpro.data import dcr; dcr.load(3000, 24, data_dir={directory!r}, workers=2)"
+# Tests that run in the background of a shell inherit its deafness to Ctrl-C.
+LONG_RUN = """import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from gnvpro.data import dcr
+dcr.load(3000, 24, data_dir={directory!r}, workers=2)
+"""
 RECORD = 8 + 882 * 8 + 4
 # workers have one thread, this process perhaps more, and sum in another order: equal to the solver's residual of 1e-10
 # times the largest difference, about 10
