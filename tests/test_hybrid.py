@@ -13,16 +13,18 @@ from torch import nn
 import gnvpro
 from cases import made
 from checks import F64
+from gnvpro.gauss_newton_methods import gnvpro as gnvpro_method
 from gnvpro.hybrid import GROWTH, PAIRS, STEPS, Hybrid, Pairs, ritz_of
 from gnvpro.krylov import Krylov, KrylovModel, arnoldi
-from gnvpro.methods import HybridMethod, QuickStart, Settings, Start, Trial
-from gnvpro.methods import gnvpro as gnvpro_method
+from gnvpro.methods import Settings, Start, Trial
 from gnvpro.networks import NeuralODE
 from gnvpro.newton import Newton
+from gnvpro.quick_start import QuickStart
 from gnvpro.search import LineModel, SearchRule
 from gnvpro.solvers import DenseSettings
 from gnvpro.step_rules import Search
 from gnvpro.trust_region import TrustRegion
+from gnvpro.trust_region_methods import HybridMethod
 from test_trust_region import Function, rosenbrock
 
 torch.manual_seed(0)

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from gnvpro import checkpoint
 from gnvpro.find_head import find_head
 from gnvpro.first_order import LBFGSvpro, adam, nesterov, shuffled
+from gnvpro.gauss_newton_methods import gauss_newton, gnvpro
 from gnvpro.head import WarmStart, with_ones
 from gnvpro.history import History, Record
 from gnvpro.levels import prolongated
 from gnvpro.listeners import Listener
-from gnvpro.methods import Iterate, Method, Settings, Start, State, Trial, gauss_newton, gnvpro, with_passes_left
+from gnvpro.methods import Iterate, Method, Settings, Start, State, Trial
 from gnvpro.network import SeparableNetwork, WorkMeter, cached_chunk
 from gnvpro.objective import Problem, ReducedObjective
 from gnvpro.plan import Best, Cursor, Data, Plan, score
@@ -128,10 +129,8 @@ class Run:
         limit = self._limit()
         if self.history and self._resumed is None and self.meter.work + 2 * share > limit and samples is not None:
             return Status.WORK_SPENT
-        problem, settings = (
-            self._problem(samples),
-            with_passes_left(self.settings, lambda: (limit - self.meter.work) / share),
-        )
+        problem = self._problem(samples)
+        settings = dataclasses.replace(self.settings, passes_left=lambda: (limit - self.meter.work) / share)
         method = self._make_method(problem, settings)
         while True:
             if self.network.n_theta == 0:

@@ -7,7 +7,7 @@ With n samples, m = min(n_targets, n_features) rows a sample (n_features with th
 
 The dense step is worth far more than a Krylov step wherever it can be had (on the paper's CDR problem a fifth of the error at
 the same work, and at the same seconds), so `auto` takes it up to a flat limit of about ten seconds an iteration on one core.
-Only at the beginning it is not: see `QuickStart` in `methods`.
+Only at the beginning it is not: see `quick_start`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""GNvpro and full Gauss-Newton, put together: an objective, what builds the local models, and the rule for their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gnvpro.dense import Dense
+from gnvpro.head import WarmStart
+from gnvpro.hybrid import Hybrid
+from gnvpro.methods import Settings, Start, State, warm_start_of
+from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
+from gnvpro.quick_start import QuickStart
+from gnvpro.search import SearchRule
+from gnvpro.solvers import DenseSettings, exact_price, make_assembler, pick_solver
+from gnvpro.step_rules import Bound, NielsenRule, RadiusRule
+from gnvpro.trust_region import TrustRegion
+from gnvpro.trust_region_methods import DenseMethod, HybridMethod, KrylovWithinBudget, TrustRegionMethod
+
+
+def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod | QuickStart:
+    """The trust region on the reduced objective: exact steps, steps from Krylov spaces, or quasi-Newton steps between these."""
+    theta, warm = start.theta, None if start.W is None else WarmStart(start.W)
+    if state is not None:
+        theta, warm = state["x"], warm_start_of(state)
+    objective = ReducedObjective(problem, settings.eliminator)
+    first = objective.start(theta, warm)
+    dense = pick_solver(settings.solver, problem, settings.eliminator, settings.dense)
+
+    def hybrid(krylov: KrylovWithinBudget, may_build: Callable[[], bool]) -> HybridMethod:
+        builder = Hybrid(krylov, may_build)
+        return HybridMethod(TrustRegion(objective, builder, first, start.bound, SearchRule()), settings)
+
+    method: TrustRegionMethod | QuickStart
+    if dense is not None:
+        exact = partial(dense_method, settings, dense, start.bound)
+        if settings.solver == "auto" and start.W is None:  # later batches and levels begin from what is good already
+            quick = hybrid(KrylovWithinBudget(replace(settings, max_rank=1)), lambda: False)
+            method = QuickStart(quick, exact, exact_price(problem, dense))
+        else:
+            method = exact(first, None if state is None else state["begun_at"])
+    elif settings.solver == "krylov":
+        region = TrustRegion(objective, KrylovWithinBudget(settings), first, start.bound)
+        method = TrustRegionMethod(region, settings)
+    else:
+        krylov = KrylovWithinBudget(settings)
+        method = hybrid(krylov, lambda: krylov.pays)
+    if state is not None:
+        method.resume(state)
+    return method
+
+
+def dense_method(
+    settings: Settings,
+    dense: DenseSettings,
+    bound: Bound | None,
+    point: ReducedPoint,
+    begun_at: Tensor | None = None,
+) -> DenseMethod:
+    """Exact steps from a point; a run that is taken up tells where its first matrix was."""
+    begun_at = point.theta if begun_at is None else begun_at
+    assembler = make_assembler(point.problem, begun_at, dense)
+    objective = ReducedObjective(point.problem, settings.eliminator, assembler)
+    build = Dense(objective, bool(dense.geodesic), dense.scaling or 0.0)
+    rule = NielsenRule() if dense.damping else RadiusRule()
+    region = TrustRegion(objective, build, replace(point, assembler=assembler), bound, rule)
+    return DenseMethod(region, settings, bool(dense.geodesic), begun_at)
+
+
+def gauss_newton(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod:
+    """The trust region on the full objective; the head is a variable, and eliminated only to have a first value."""
+    objective = FullObjective(problem)
+    if state is not None:
+        point = objective.at(state["x"], None)
+    elif start.W is None:
+        point = full_point(ReducedObjective(problem, settings.eliminator).start(start.theta, None))
+    else:
+        point = objective.at(torch.cat([start.theta, start.W.reshape(-1)]), None)
+    method = TrustRegionMethod(TrustRegion(objective, KrylovWithinBudget(settings), point, start.bound), settings)
+    if state is not None:
+        method.resume(state)
+    return method
+
+
+def full_point(point: ReducedPoint) -> FullPoint:
+    """The same theta and W as a point of the full objective, which shares the forward pass."""
+    x = torch.cat([point.theta, point.W.reshape(-1)])
+    return FullPoint(point.problem, x, point.theta, point.W, point.linearization, point.Z)
