@@ -68,6 +68,17 @@ def test_gradient_vanishes(a2, shape):
     assert float(gradient.norm()) <= 1e-10
 
 
+@pytest.mark.parametrize("a2", [0.0, 1e-14, 1e-11, 1e-10])  # singular values below and Cholesky's factor above 1e-12
+@pytest.mark.parametrize("least", [1e-3, 1e-5, 1e-7])
+def test_gradient_is_rounding_error_however_ill_conditioned_the_features_are(a2, least):
+    Z, C = data((50, 6))
+    U, _, Vt = torch.linalg.svd(Z, full_matrices=False)
+    Z = 50**0.5 * (U * torch.logspace(0, torch.tensor(least).log10(), 6, dtype=F64)) @ Vt
+    W = fit(Z, C, a2).W
+    gradient = (Z @ W.T - C).T @ Z / len(Z) + a2 * W
+    assert float(gradient.norm()) <= 100 * torch.finfo(F64).eps * float(W.norm())  # |Z|^2 / n is one
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 1000), st.sampled_from([0.0, 1e-8, 1e-2]))
 def test_no_other_head_is_better(rows, columns, seed, a2):

@@ -38,7 +38,9 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     method: TrustRegionMethod | QuickStart
     if dense is not None:
         exact = partial(dense_method, settings, dense, start.bound)
-        if settings.solver == "auto" and start.W is None:  # later batches and levels begin from what is good already
+        # Not for later batches, which begin from what is good already, nor for later levels: a refined network may
+        # begin as badly as a new one (DCR's do), but the same seconds then end at the same loss, with more work.
+        if settings.solver == "auto" and start.W is None:
             quick = hybrid(KrylovWithinBudget(replace(settings, max_rank=1)), lambda: False)
             method = QuickStart(quick, exact, exact_price(problem, dense))
         else:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Any, Protocol
 
@@ -43,10 +44,16 @@ class Ritz:
     vectors: Tensor  # (rank, n), orthonormal rows
     values: Tensor  # (rank,), positive
 
+    @cached_property
+    def _rest(self) -> tuple[Tensor, Tensor]:
+        """1 / min(e), and what 1 / e has beyond it."""
+        least = 1 / self.values.min()
+        return least, 1 / self.values - least
+
     def inverse(self, v: Tensor) -> Tensor:
         """H_0 v with gamma = 1."""
-        inside, rest = self.vectors @ v, self.values.min()
-        return (inside / self.values - inside / rest) @ self.vectors + v / rest
+        least, beyond = self._rest
+        return torch.addmv(least * v, self.vectors.T, beyond * (self.vectors @ v))
 
     def damped(self, gradient: Tensor, length: float) -> Ritz:
         """With the damping under which the step from this space has the given length."""
@@ -84,8 +91,8 @@ class Pairs:
             return self
         first = max(0, len(self) + 1 - most)
         S, Y = torch.cat([self.S[first:], s[None]]), torch.cat([self.Y[first:], y[None]])
-        below = self.R.new_zeros(1, len(S) - 1)
-        R = torch.cat([torch.cat([self.R[first:, first:], below]), (S @ y)[:, None]], 1)
+        R = torch.nn.functional.pad(self.R[first:, first:], (0, 1, 0, 1))
+        R[:, -1] = S @ y
         return Pairs(S, Y, R)
 
     def inverse_curvature(self, ritz: Ritz, v: Tensor) -> Tensor:

@@ -5,6 +5,9 @@
     pointwise  y = f(x)            dy = f'(x) dx                     c f'(x)
     the rest (pooling, reshaping, nothing) is linear in x and has no parameters
 
+Only what can be different from zero is asked for: something moves in every `jvp`. Layers do not hold their outputs, which
+the next layer holds as its inputs; nor do they switch gradients off, which whoever runs the chain does once.
+
 Per-sample Jacobians are parameter-major, (numel, m, n). Between layers of features the seeds (m, n, features) are
 stored features first, so that the permutations below cost nothing.
 """
@@ -25,13 +28,11 @@ Gradients = tuple[dict[str, Tensor], Tensor | None]
 class LinearLayer:
     """nn.Linear on inputs (n, ..., in)."""
 
-    output: Tensor
     inputs: Tensor
     weight: Tensor
     trainable: frozenset[str]
     fresh: ClassVar[bool] = True  # results never share memory with arguments
 
-    @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """dx w' + x dw' + db."""
         flat = self.inputs.reshape(-1, self.inputs.shape[-1])
@@ -44,9 +45,9 @@ class LinearLayer:
         if d_inputs is not None:
             moved = d_inputs.reshape(flat.shape)
             d = moved @ self.weight.T if d is None else d.addmm_(moved, self.weight.T)
-        return torch.zeros_like(self.output) if d is None else d.view(self.output.shape)
+        assert d is not None
+        return d.view(*self.inputs.shape[:-1], -1)
 
-    @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Transpose of `jvp`."""
         c = cotangent.reshape(-1, cotangent.shape[-1])
@@ -57,7 +58,6 @@ class LinearLayer:
             gradients["bias"] = c.sum(0)
         return gradients, (c @ self.weight).view(self.inputs.shape) if want_inputs else None
 
-    @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
         """Outer products of seeds and inputs; axes between sample and feature are summed."""
         m, n = seeds.shape[:2]
@@ -83,7 +83,6 @@ class LinearLayer:
 class ConvLayer:
     """nn.Conv2d with zero padding on inputs (n, channels, height, width)."""
 
-    output: Tensor
     inputs: Tensor
     weight: Tensor
     trainable: frozenset[str]
@@ -112,7 +111,6 @@ class ConvLayer:
         )
         return d_inputs, d_weight
 
-    @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """w * dx + dw * x + db."""
         d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
@@ -120,17 +118,12 @@ class ConvLayer:
             # One convolution on twice the channels is faster than two and an addition.
             both = torch.cat((d_inputs, self.inputs), dim=1)
             return self._convolve(both, torch.cat((self.weight, d_weight), dim=1), d_bias)
-        d: Tensor | None = None
-        if d_weight is not None:
-            d = self._convolve(self.inputs, d_weight, d_bias)
-        elif d_bias is not None:
-            d = d_bias[:, None, None].expand_as(self.output).clone()
-        if d_inputs is not None:
-            moved = self._convolve(d_inputs, self.weight)
-            d = moved if d is None else d.add_(moved)
-        return torch.zeros_like(self.output) if d is None else d
+        if d_inputs is None:
+            return self._convolve(self.inputs, torch.zeros_like(self.weight) if d_weight is None else d_weight, d_bias)
+        if d_weight is None:
+            return self._convolve(d_inputs, self.weight, d_bias)
+        return self._convolve(d_inputs, self.weight, d_bias).add_(self._convolve(self.inputs, d_weight))
 
-    @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Transpose of `jvp`."""
         want_weight = "weight" in self.trainable
@@ -144,7 +137,6 @@ class ConvLayer:
             gradients["bias"] = cotangent.sum((0, 2, 3))
         return gradients, d_inputs
 
-    @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
         """Products of seeds and image patches, summed over the positions."""
         m, n = seeds.shape[:2]
@@ -170,7 +162,6 @@ class ConvLayer:
 class Pointwise:
     """A pointwise activation; `slope` is f'(inputs), a bool mask for ReLU."""
 
-    output: Tensor
     slope: Tensor
     fresh: ClassVar[bool] = True
 
@@ -178,17 +169,15 @@ class Pointwise:
         """f'(x) d in place, for tangents and cotangents nobody else holds."""
         return d.mul_(self.slope)
 
-    @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """f'(x) dx."""
-        return torch.zeros_like(self.output) if d_inputs is None else d_inputs * self.slope
+        assert d_inputs is not None
+        return d_inputs * self.slope
 
-    @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """f'(x) c."""
         return {}, cotangent * self.slope if want_inputs else None
 
-    @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
         """f'(x) seeds."""
         if not want_inputs:
@@ -203,22 +192,19 @@ class Pointwise:
 class Fixed:
     """A layer without parameters that is linear in its inputs: `forward`, and `backward` on cotangents (k, ...)."""
 
-    output: Tensor
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor], Tensor]
     fresh: bool
 
-    @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """The layer itself."""
-        return torch.zeros_like(self.output) if d_inputs is None else self.forward(d_inputs)
+        assert d_inputs is not None
+        return self.forward(d_inputs)
 
-    @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Its transpose."""
         return {}, self.backward(cotangent) if want_inputs else None
 
-    @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
         """Its transpose, on the seeds of all samples as if each were a sample."""
         if not want_inputs:

@@ -19,14 +19,14 @@ in evaluation mode: dropout is the identity.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.layers import ConvLayer, Fixed, LinearLayer, Pointwise
-from gnvpro.rules import rule_for
+from gnvpro.layers import Pointwise
+from gnvpro.rules import Layer, rule_for
 
 
 class Linearization(Protocol):
@@ -55,18 +55,28 @@ def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -
 @torch.no_grad()
 def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
     """The same for a module that is known not to share a parameter: looking takes longer than a small layer does."""
-    return _linearize(module, params, inputs)
+    made = _linearize(module, params, inputs)
+    if made is None:
+        return None
+    output, part = made
+    if isinstance(part, Layer):
+        return Chain(output, (Link(part, {name: name for name in params}),))
+    return part
 
 
-def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
+def _linearize(
+    module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor
+) -> tuple[Tensor, Linearization | Layer] | None:
     # Hooks may change what a module computes.
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     own = getattr(module, "linearize", None)
     if callable(own):
-        return own(params, inputs)
+        made = own(params, inputs)
+        return None if made is None else (made.output, made)
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        return _chain(module, params, inputs)
+        chain = _chain(module, params, inputs)
+        return None if chain is None else (chain.output, chain)
     rule = rule_for(module)
     if rule is None or not params.keys() <= module._parameters.keys():
         return None
@@ -82,38 +92,28 @@ def is_shared(module: nn.Module) -> bool:
     return len(every) > len(set(every))
 
 
-def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
+def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) -> Chain | None:
     links: list[Link] = []
     output = inputs
     for name, child in module._modules.items():  # `named_children` leaves out a layer that is used a second time
         assert child is not None
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
-        part = _linearize(child, own, output)
-        if part is None:
+        made = _linearize(child, own, output)
+        if made is None:
             return None
-        output = part.output
-        links.append(Link(_without_output(part), {key: prefix + key for key in own}))
+        output, part = made
+        links.append(Link(part, {key: prefix + key for key in own}))
     if sum(len(link.names) for link in links) < len(params):  # some belong to no layer
         return None
     return Chain(output, tuple(links))
-
-
-def _without_output(part: Linearization) -> Linearization:
-    """The layer with one number in place of its output, of the same shape: derivatives read nothing but that shape.
-
-    What the next layer needs as its inputs it holds itself. For the CIFAR-10 network this leaves a fifth of the bytes.
-    """
-    if isinstance(part, LinearLayer | ConvLayer | Pointwise | Fixed):
-        return replace(part, output=part.output.new_zeros(()).expand(part.output.shape))
-    return part
 
 
 @dataclass(frozen=True)
 class Link:
     """One layer of a chain; `names` maps its parameters to their names in the chain."""
 
-    part: Linearization
+    part: Linearization | Layer
     names: Mapping[str, str]
 
     @property

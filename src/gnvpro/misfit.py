@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,6 +37,11 @@ class Misfit:
             weights = weights / weights.max()  # before the sum, which could overflow
             weights = weights / weights.sum()
         return Misfit(loss, targets, weights, weighted=sample_weight is not None)
+
+    @cached_property
+    def roots(self) -> Tensor:
+        """The square roots of the weights."""
+        return self.weights.sqrt()
 
     def take(self, samples: Tensor, n_samples: int) -> Misfit:
         """The part of some of the samples, so scaled that the average over equal parts is the whole.
@@ -73,13 +79,13 @@ class Misfit:
         if factors is None:
             return None
         d, v = factors(outputs, self.targets)
-        return self.weights * d, self.weights.sqrt() * v
+        return self.weights * d, self.roots * v
 
     def hessian_root(self, outputs: Tensor) -> Tensor:
         """C (rows, n_targets, .) with C C' the second derivative of each row."""
         own = getattr(self.loss, "hessian_root", None)
         C = own(outputs, self.targets) if own else matrix_root(self.loss.hessian(outputs, self.targets), outputs)
-        return self.weights.sqrt()[..., None] * C
+        return self.roots[..., None] * C
 
     def accuracy(self, outputs: Tensor) -> float | None:
         """The weighted share of rows classified right; None where the loss does not classify."""

@@ -83,6 +83,8 @@ class SeparableNetwork:
         self.names = list(self._parameters)
         self.shapes = [tuple(p.shape) for p in self._parameters.values()]
         self._sizes = [p.numel() for p in self._parameters.values()]
+        self._dtypes = [p.dtype for p in self._parameters.values()]
+        self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
         self._footprints: dict[tuple[torch.Size, int], Footprint] = {}
 
     # -- the head
@@ -141,10 +143,10 @@ class SeparableNetwork:
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         """A vector like theta as tensors by parameter name, in each parameter's dtype."""
-        pieces = theta.split(self._sizes)
+        pieces = theta.split_with_sizes(self._sizes)
         return {
-            name: piece.reshape(p.shape).to(p.dtype)
-            for (name, p), piece in zip(self._parameters.items(), pieces, strict=True)
+            name: piece.view(shape).to(dtype)
+            for name, piece, shape, dtype in zip(self.names, pieces, self.shapes, self._dtypes, strict=True)
         }
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
@@ -178,9 +180,9 @@ class SeparableNetwork:
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
+        values = {**self.split(theta), **self.split_head(W)}
         with torch.no_grad():
-            for name, value in {**self.split(theta), **self.split_head(W)}.items():
-                self._own[name].copy_(value)
+            torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -221,8 +223,7 @@ class SeparableNetwork:
 
         Measuring takes longer than training does where the problem is small.
         """
-        units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
-        numbers = GENEROUS * (inputs[0].numel() + units + self.n_features) + 2 * seeds * self.n_theta
+        numbers = GENEROUS * (prod(inputs.shape[1:]) + self._units + self.n_features) + 2 * seeds * self.n_theta
         if isinf(self.memory) or 8 * numbers * inputs.shape[0] <= self.memory / 4:
             return Footprint(0.0, 0.0)
         return self.measured(inputs, seeds)

@@ -22,6 +22,7 @@ from torch import Tensor
 from gnvpro.layers import LinearLayer
 from gnvpro.linearize import Chain, Linearization
 from gnvpro.networks.flow import FlowLinearization
+from gnvpro.rules import Layer
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ Block = Tensor | Outer
 Rows = dict[str, Block]
 
 
-def factored_jacobian(part: Linearization, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+def factored_jacobian(part: Linearization | Layer, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
     """`part.jacobian`, with outer products where the part has them."""
     if isinstance(part, Chain):
         rows: Rows = {}

@@ -1,4 +1,4 @@
-"""Which layer has which derivative: from an nn.Module, its parameters and its inputs to a layer of `gnvpro.layers`.
+"""Which layer has which derivative: from a module, its parameters and its inputs to its output and a layer of `gnvpro.layers`.
 
 A rule belongs to a forward method, not to a class: a subclass that keeps its parent's forward keeps its rule. A rule
 returns None for options it does not cover.
@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 from gnvpro.layers import ConvLayer, Fixed, LinearLayer, Pointwise
 
-Rule = Callable[[Any, Mapping[str, Tensor], Tensor], Any]
+Layer = LinearLayer | ConvLayer | Pointwise | Fixed
+Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]
 
 
-def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> LinearLayer | None:
+def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, LinearLayer] | None:
     if inputs.dim() < 2:
         return None
     weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
     assert weight is not None
-    return LinearLayer(nn.functional.linear(inputs, weight, bias), inputs, weight, frozenset(params))
+    return nn.functional.linear(inputs, weight, bias), LinearLayer(inputs, weight, frozenset(params))
 
 
-def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> ConvLayer | None:
+def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, ConvLayer] | None:
     before, after = module._reversed_padding_repeated_twice[::2], module._reversed_padding_repeated_twice[1::2]
     if inputs.dim() != 4 or module.padding_mode != "zeros" or before != after:
         return None
@@ -35,11 +36,11 @@ def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> 
     if inputs.dtype == torch.float32 and inputs.device.type == "cpu":
         # Convolutions do not care, average pooling after them is five times faster.
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-    output = torch.conv2d(inputs, weight, bias, module.stride, padding, module.dilation, module.groups)
-    return ConvLayer(output, inputs, weight, frozenset(params), module.stride, padding, module.dilation, module.groups)
+    options = (module.stride, padding, module.dilation, module.groups)
+    return torch.conv2d(inputs, weight, bias, *options), ConvLayer(inputs, weight, frozenset(params), *options)
 
 
-def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed | None:
+def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed] | None:
     if inputs.dim() != 4:
         return None
     kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
@@ -56,41 +57,41 @@ def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor
     def forward(x: Tensor) -> Tensor:
         return torch.ops.aten.avg_pool2d(x, *options)
 
-    return Fixed(forward(inputs), forward, backward, fresh=True)
+    return forward(inputs), Fixed(forward, backward, fresh=True)
 
 
-def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed | None:
+def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed] | None:
     if module.start_dim % inputs.dim() == 0:  # would merge the samples
         return None
     shape = inputs.shape[1:]
-    return Fixed(module(inputs), module.forward, lambda c: c.reshape(len(c), *shape), fresh=False)
+    return module(inputs), Fixed(module.forward, lambda c: c.reshape(len(c), *shape), fresh=False)
 
 
-def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Fixed:
-    return Fixed(inputs, lambda x: x, lambda c: c, fresh=False)
+def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed]:
+    return inputs, Fixed(lambda x: x, lambda c: c, fresh=False)
 
 
-def _tanh(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+def _tanh(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
     y = torch.tanh(inputs)
-    return Pointwise(y, 1 - y * y)
+    return y, Pointwise(1 - y * y)
 
 
-def _sigmoid(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+def _sigmoid(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
     y = torch.sigmoid(inputs)
-    return Pointwise(y, y * (1 - y))
+    return y, Pointwise(y * (1 - y))
 
 
-def _relu(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
-    return Pointwise(torch.relu(inputs), inputs > 0)
+def _relu(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
+    return torch.relu(inputs), Pointwise(inputs > 0)
 
 
-def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Pointwise:
+def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
     """Slope by one backward pass."""
     with torch.enable_grad():
         x = inputs.detach().requires_grad_()
         y = module(x.clone())  # some activations work in place
         (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
-    return Pointwise(y.detach(), slope)
+    return y.detach(), Pointwise(slope)
 
 
 def _value(module: nn.Module, params: Mapping[str, Tensor], name: str) -> Tensor | None:

@@ -107,11 +107,9 @@ class TrustRegion(Generic[PointT]):
 
     def iterate(self) -> Iteration[PointT] | None:
         """Try one step; None, and a `status`, where there is none to try."""
-        if not torch.isfinite(self.point.gradient()).all():
-            self.status = Status.NOT_FINITE
-            return None
-        if not self.point.gradient().any():
-            self.status = Status.CONVERGED
+        steepest = float(torch.linalg.vector_norm(self.point.gradient(), math.inf))
+        if steepest == 0 or not math.isfinite(steepest):
+            self.status = Status.CONVERGED if steepest == 0 else Status.NOT_FINITE
             return None
         if self.model is None:
             self.model = self.build_model(self.point)

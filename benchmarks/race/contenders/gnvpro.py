@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.race.problems import Problem, Spec
 from benchmarks.race.referee import Referee
+from torch import nn
 
 import gnvpro
 
@@ -17,16 +18,29 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
     return [{}]
 
 
+class Looking:
+    """A listener that shows the model to the referee, the start included."""
+
+    def __init__(self, model: nn.Module, referee: Referee) -> None:
+        self.model, self.referee, self.work = model, referee, 0.0
+
+    def begin(self, history: gnvpro.History, budget: float) -> None:
+        """Nothing to see yet."""
+
+    def record(self, record: gnvpro.Record) -> None:
+        """One more model."""
+        self.work = record.work
+        if record.accepted:
+            self.referee.look(lambda: self.model, record.work)
+
+    def end(self, status: gnvpro.Status) -> None:
+        """Seen already."""
+
+
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee, solver: str = SOLVER) -> None:
     """Train until nothing more can be done or the time is up."""
-    spec, model, last = problem.spec, problem.model, 0.0
-
-    def listen(record: gnvpro.Record) -> None:
-        nonlocal last
-        last = record.work
-        if record.accepted:
-            referee.look(lambda: model, record.work)
-
+    spec, model = problem.spec, problem.model
+    looking = Looking(model, referee)
     referee.start()
     gnvpro.train(
         model,
@@ -36,7 +50,7 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee, solver: st
         head_penalty=spec.penalty,
         work=1e9,
         solver=solver,
-        on_iteration=listen,
+        listeners=[looking],
         **settings,
     )
-    referee.look(lambda: model, last, last=True)
+    referee.look(lambda: model, looking.work, last=True)
