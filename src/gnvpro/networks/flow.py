@@ -34,23 +34,53 @@ from torch import Tensor, nn
 BLOCK_BYTES = 2**20
 
 
-class Tape:
-    """Keeps states and slopes while the flow advances; `weights` tell how each activation enters the next state."""
+class Steps:
+    """The two operations that a flow is made of."""
 
-    def __init__(self, like: Tensor, weights: list[float]) -> None:
-        width, n = like.shape
-        self.weights = weights
-        self.states = like.new_empty(len(weights), width + 1, n)
+    def activate(self, x: Tensor) -> Tensor:
+        """k = tanh(x)."""
+        return torch.tanh(x)
+
+    def move(self, u: Tensor, k: Tensor, weight: float) -> Tensor:
+        """The next state, u + weight k."""
+        return torch.add(u, k, alpha=weight)
+
+    def end_step(self, u: Tensor) -> Tensor:
+        """The state after a step."""
+        return u
+
+
+class Tape(Steps):
+    """The same, written to where the derivative looks for states and slopes.
+
+    `weights` tell how each activation enters the next state. Activations are kept in the place of the slopes until their
+    step ends.
+    """
+
+    def __init__(self, u: Tensor, weights: list[float], stages_a_step: int) -> None:
+        width, n = u.shape
+        self.states = u.new_empty(len(weights) + 1, width + 1, n)  # the last is the output
         self.states[:, width] = 1
-        self.slopes = like.new_empty(len(weights), width, n)
-        self._next = 0
+        self.slopes = u.new_empty(len(weights), width, n)
+        self._minus = u.new_tensor(weights).neg_()[:, None, None]
+        self._u, self._k = self.states[:, :width].unbind(), self.slopes.unbind()
+        self._u[0].copy_(u)
+        self._stages_a_step, self._stage = stages_a_step, 0
 
-    def add(self, state: Tensor, activation: Tensor) -> None:
-        """Append one stage."""
-        i = self._next
-        self.states[i, :-1] = state
-        torch.mul(activation, activation, out=self.slopes[i]).sub_(1).mul_(-self.weights[i])
-        self._next += 1
+    def activate(self, x: Tensor) -> Tensor:
+        """Into the slopes."""
+        return torch.tanh(x, out=self._k[self._stage])
+
+    def move(self, u: Tensor, k: Tensor, weight: float) -> Tensor:
+        """Into the states; one stage is over."""
+        self._stage += 1
+        return torch.add(u, k, alpha=weight, out=self._u[self._stage])
+
+    def end_step(self, u: Tensor) -> Tensor:
+        """Weight times 1 - k^2 in the place of the activations of the step."""
+        done = slice(self._stage - self._stages_a_step, self._stage)
+        self.slopes[done].square_().sub_(1).mul_(self._minus[done])
+        return u
 
 
 class TangentFlow(ABC):
@@ -59,7 +89,7 @@ class TangentFlow(ABC):
     stages_a_step: ClassVar[int]
 
     def __init__(self, tape: Tape, matrices: Tensor) -> None:
-        self.states, self.slopes, self.matrices = tape.states, tape.slopes, matrices
+        self.states, self.slopes, self.matrices = tape.states[:-1], tape.slopes, matrices
 
     def push(self, d_states: Tensor, d_nodes: Tensor | None) -> Tensor:
         """Tangent (width, n) at the final time, from the initial one and nodal [dK, db]."""
@@ -231,8 +261,8 @@ class Flow(nn.Module, ABC):
         """Matrices (stages, width, width) and biases (stages, width) of the stages, from the nodal weights."""
 
     @abstractmethod
-    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, tape: Tape | None) -> Tensor:
-        """Carry u (width, n) to the final time; keep the stages on the tape."""
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
+        """Carry u (width, n) to the final time."""
 
     @abstractmethod
     def tape_weights(self) -> list[float]:
@@ -243,7 +273,7 @@ class Flow(nn.Module, ABC):
     def forward(self, inputs: Tensor) -> Tensor:
         """Features (..., width) of inputs (..., n_inputs)."""
         u = _open(inputs.reshape(-1, self.n_inputs), self.K_in, self.b_in)
-        u = self.advance(u, *self.stages(self.K, self.b), None)
+        u = self.advance(u, *self.stages(self.K, self.b), Steps())
         return u.T.reshape(*inputs.shape[:-1], self.width)
 
     @torch.no_grad()
@@ -255,7 +285,7 @@ class Flow(nn.Module, ABC):
         values = {name: params.get(name, p) for name, p in own.items()}
         u = _open(inputs, values["K_in"], values["b_in"])
         matrices, biases = self.stages(values["K"], values["b"])
-        tape = Tape(u, self.tape_weights())
+        tape = Tape(u, self.tape_weights(), self.tangent.stages_a_step)
         final = self.advance(u, matrices, biases, tape)
         return FlowLinearization(
             output=final.T.reshape(*inputs.shape[:-1], self.width),

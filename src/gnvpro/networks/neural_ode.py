@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gnvpro.networks.flow import Flow, TangentFlow, Tape
+from gnvpro.networks.flow import Flow, Steps, TangentFlow
 
 
 class NeuralODE(Flow):
@@ -63,22 +63,19 @@ class NeuralODE(Flow):
         A.diagonal(dim1=-2, dim2=-1).sub_(self.gamma)
         return node_to_stage(A), node_to_stage(b)
 
-    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, tape: Tape | None) -> Tensor:
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
         """RK4 steps."""
         h = self.time_step
         A, b = matrices.unbind(), biases[..., None].unbind()
         for j in range(0, len(A), 4):
-            k1 = torch.tanh(torch.addmm(b[j], A[j], u))
-            u2 = torch.add(u, k1, alpha=h / 2)
-            k2 = torch.tanh(torch.addmm(b[j + 1], A[j + 1], u2))
-            u3 = torch.add(u, k2, alpha=h / 2)
-            k3 = torch.tanh(torch.addmm(b[j + 2], A[j + 2], u3))
-            u4 = torch.add(u, k3, alpha=h)
-            k4 = torch.tanh(torch.addmm(b[j + 3], A[j + 3], u4))
-            if tape is not None:
-                for state, k in ((u, k1), (u2, k2), (u3, k3), (u4, k4)):
-                    tape.add(state, k)
-            u = torch.add(u, torch.add(k1 + k4, k2 + k3, alpha=2), alpha=h / 6)
+            k1 = steps.activate(torch.addmm(b[j], A[j], u))
+            u2 = steps.move(u, k1, h / 2)
+            k2 = steps.activate(torch.addmm(b[j + 1], A[j + 1], u2))
+            u3 = steps.move(u, k2, h / 2)
+            k3 = steps.activate(torch.addmm(b[j + 2], A[j + 2], u3))
+            u4 = steps.move(u, k3, h)
+            k4 = steps.activate(torch.addmm(b[j + 3], A[j + 3], u4))
+            u = steps.end_step(steps.move(u, torch.add(k1 + k4, k2 + k3, alpha=2), h / 6))
         return u
 
     def tape_weights(self) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnvpro.networks.flow import Flow, TangentFlow, Tape
+from gnvpro.networks.flow import Flow, Steps, TangentFlow
 
 
 class ResNet(Flow):
@@ -34,14 +34,11 @@ class ResNet(Flow):
         """One stage a step, with the weights of its node."""
         return K, b
 
-    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, tape: Tape | None) -> Tensor:
+    def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
         """Euler steps."""
-        h = self.time_step
         for M, b in zip(matrices.unbind(), biases[..., None].unbind(), strict=True):
-            k = torch.tanh(torch.addmm(b, M, u))
-            if tape is not None:
-                tape.add(u, k)
-            u = torch.add(u, k, alpha=h)
+            k = steps.activate(torch.addmm(b, M, u))
+            u = steps.end_step(steps.move(u, k, self.time_step))
         return u
 
     def tape_weights(self) -> list[float]:
