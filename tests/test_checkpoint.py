@@ -65,20 +65,36 @@ class Interrupted(Exception):
     pass
 
 
+def interrupted_and_resumed(name, stop, path, **more):
+    """A run that stops after an iteration, and then goes on."""
+
+    def interrupt(record):
+        if record.iteration >= stop:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(name, checkpoint=path, on_iteration=interrupt, **more)
+    return run(name, checkpoint=path, resume=True, **more)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_interrupted_after_any_iteration_goes_on_to_the_same_bits(name, tmp_path):
     expected = run(name)
     last = len(expected.history) - 1
     for stop in sorted({1, 2, last // 2, last - 1}):
-        path = tmp_path / f"{stop}.checkpoint"
+        assert_same(interrupted_and_resumed(name, stop, tmp_path / f"{stop}.checkpoint"), expected)
 
-        def interrupt(record, stop=stop):
-            if record.iteration >= stop:
-                raise Interrupted
 
-        with pytest.raises(Interrupted):
-            run(name, checkpoint=path, on_iteration=interrupt)
-        assert_same(run(name, checkpoint=path, resume=True), expected)
+def test_a_run_interrupted_while_any_kind_of_step_is_taken_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    """`auto` takes quasi-Newton, Krylov and exact steps, in this order."""
+    monkeypatch.setattr("gnvpro.gauss_newton_methods.squaring_price", lambda problem, settings: 99.0)
+    more = {"work": 500, "solver": "auto"}
+    expected = run("gnvpro", **more)
+    kinds = [record.solver for record in expected.history]
+    begun = [kinds.index(kind) for kind in ("hybrid", "krylov", "dense")]
+    assert begun == sorted(begun)
+    for stop in sorted({*begun, *(first - 1 for first in begun[1:]), *(first + 1 for first in begun)}):
+        assert_same(interrupted_and_resumed("gnvpro", stop, tmp_path / f"{stop}.checkpoint", **more), expected)
 
 
 def test_a_process_killed_at_random_moments_goes_on_to_the_same_bits(tmp_path):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,8 @@ from gnvpro.krylov import Krylov, KrylovModel, arnoldi
 from gnvpro.methods import Settings, Start, Trial
 from gnvpro.networks import NeuralODE
 from gnvpro.newton import Newton
-from gnvpro.quick_start import QuickStart
+from gnvpro.objective import ReducedPoint
+from gnvpro.quick_start import QuickStart, Stage
 from gnvpro.search import LineModel, SearchRule
 from gnvpro.solvers import DenseSettings
 from gnvpro.step_rules import Search
@@ -267,38 +267,67 @@ def test_auto_begins_with_it_and_goes_on_with_exact_steps():
     assert solvers == ["hybrid"] * first + ["dense"] * (len(solvers) - first)
 
 
-class Quick(HybridMethod):
+class Given:
     """Trials that leave given values."""
 
     def __init__(self, values):
-        self.values = iter(values[1:])
-        self.region = SimpleNamespace(point=SimpleNamespace(value=values[0]))
+        self.values = iter(values)
+        self.point = first_point(next(self.values))
 
     def iterate(self):
-        self.region.point = SimpleNamespace(value=next(self.values))
+        self.point = first_point(next(self.values))
         return Trial(True)
 
 
+def first_point(value):
+    point = object.__new__(ReducedPoint)  # of which nothing but its value is asked
+    point.__dict__["value"] = value
+    return point
+
+
 @pytest.mark.parametrize(
-    ("price", "values", "steps"),
+    ("window", "values", "steps"),
     [
-        (10, [1.0, 0.9, 0.9, 0.8, 0.6, 0.49, 0.46, 0.2], 6),  # .46 after .9: not half
-        (10, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 5),
-        (10, [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6], 11),
-        (2, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 5),
-        (40, [1.0, 1.0, 1.0, 1.0, 1.0, 0.9], 5),  # a quarter of the steps, and not the fourth root of a half
-        (40, [1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8], 7),
+        (5, [1.0, 0.9, 0.9, 0.8, 0.6, 0.49, 0.46, 0.2], 6),  # .46 after .9: not half
+        (5, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 5),
+        (5, [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6], 11),
+        (20, [1.0, 1.0, 1.0, 1.0, 1.0, 0.9], 5),  # a quarter of the steps, and not the fourth root of a half
+        (20, [1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8], 7),
     ],
 )
-def test_a_quick_start_lasts_while_steps_for_the_price_of_an_exact_one_halve_the_objective(price, values, steps):
+def test_steps_of_a_kind_are_taken_while_they_halve_the_objective_within_their_window(window, values, steps):
     begun = []
-    method = QuickStart(Quick(values), begun.append, price)  # a step is two passes
-    for done in range(1, len(values)):
+
+    def next_kind(point, begun_at):
+        begun.append(point.value)
+        return Given([point.value, 0.0])
+
+    method = QuickStart([Stage(lambda point, _: Given(values), window), Stage(next_kind)], first_point(values[0]))
+    for done in range(1, steps + 1):
         assert method.iterate().accepted
-        assert bool(begun) == (done >= steps)
-        if begun:
-            break
-    assert begun[0].value == values[steps]
+        assert begun == ([values[steps]] if done == steps else [])
+    assert method.iterate().accepted
+    assert method.point.value == 0.0
+
+
+def test_every_kind_has_a_window_of_its_own_that_begins_with_it():
+    kinds = ([1.0] * 9, [1.0, 0.9, 0.9, 0.9, 0.8, 0.8, 0.8, 0.8, 0.8], [0.8] * 99)  # the second ends with its seventh
+    stages = [
+        Stage(lambda point, _, values=values: Given(values), window)
+        for values, window in zip(kinds, (5, 20, 5), strict=True)
+    ]
+    method, seen = QuickStart(stages, first_point(1.0)), []
+    for _ in range(30):
+        seen.append(method.stage)
+        method.iterate()
+    assert seen == [0] * 5 + [1] * 7 + [2] * 18
+
+
+@pytest.mark.parametrize(("price", "kinds"), [(0.1, ["hybrid", "dense"]), (99.0, ["hybrid", "krylov", "dense"])])
+def test_auto_takes_krylov_steps_before_exact_ones_where_squaring_costs_more_than_the_rows(monkeypatch, price, kinds):
+    monkeypatch.setattr("gnvpro.gauss_newton_methods.squaring_price", lambda problem, settings: price)
+    history = trained("auto", work=2000).history[1:]
+    assert [kind for kind, _ in itertools.groupby(record.solver for record in history)] == kinds
 
 
 def test_auto_takes_exact_steps_where_quick_ones_cannot_go_on(monkeypatch):

@@ -99,8 +99,8 @@ class RowRoot:
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
-        outer = torch.einsum("nkm,nf->mnkf", self.left[rows], Z[rows])
-        return J.couple_seeds(outer.flatten(2)).unflatten(1, outer.shape[2:])
+        outer = self.left[rows].permute(1, 2, 0)[:, None] * Z[rows].T[:, None]  # (n_targets, n_features, m, rows)
+        return J.couple_seeds(outer.flatten(0, 1)).unflatten(1, outer.shape[:2])
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,14 @@ from gnvpro.head import WarmStart
 from gnvpro.hybrid import Hybrid
 from gnvpro.methods import Settings, Start, State, warm_start_of
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
-from gnvpro.quick_start import QuickStart
+from gnvpro.quick_start import FIRST_STEPS, QuickStart, Stage
 from gnvpro.search import SearchRule
-from gnvpro.solvers import DenseSettings, exact_price, make_assembler, pick_solver
+from gnvpro.solvers import DenseSettings, exact_passes, make_assembler, pick_solver, squaring_price
 from gnvpro.step_rules import Bound, NielsenRule, RadiusRule
 from gnvpro.trust_region import TrustRegion
 from gnvpro.trust_region_methods import DenseMethod, HybridMethod, KrylovWithinBudget, TrustRegionMethod
+
+KRYLOV_STEPS = 10  # that should halve the objective where exact ones cost more
 
 
 def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod | QuickStart:
@@ -30,30 +33,54 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     objective = ReducedObjective(problem, settings.eliminator)
     first = objective.start(theta, warm)
     dense = pick_solver(settings.solver, problem, settings.eliminator, settings.dense)
-
-    def hybrid(krylov: KrylovWithinBudget, may_build: Callable[[], bool]) -> HybridMethod:
-        builder = Hybrid(krylov, may_build)
-        return HybridMethod(TrustRegion(objective, builder, first, start.bound, SearchRule()), settings)
-
     method: TrustRegionMethod | QuickStart
-    if dense is not None:
-        exact = partial(dense_method, settings, dense, start.bound)
-        # Not for later batches, which begin from what is good already, nor for later levels: a refined network may
-        # begin as badly as a new one (DCR's do), but the same seconds then end at the same loss, with more work.
-        if settings.solver == "auto" and start.W is None:
-            quick = hybrid(KrylovWithinBudget(replace(settings, max_rank=1)), lambda: False)
-            method = QuickStart(quick, exact, exact_price(problem, dense))
-        else:
-            method = exact(first, None if state is None else state["begun_at"])
+    # No quick start for later batches, which begin from what is good already, nor for later levels: a refined network may
+    # begin as badly as a new one (DCR's do), but the same seconds then end at the same loss, with more work.
+    if dense is not None and settings.solver == "auto" and start.W is None:
+        method = QuickStart(stages(objective, settings, dense), first)
+    elif dense is not None:
+        method = dense_method(settings, dense, start.bound, first, None if state is None else state["begun_at"])
     elif settings.solver == "krylov":
-        region = TrustRegion(objective, KrylovWithinBudget(settings), first, start.bound)
-        method = TrustRegionMethod(region, settings)
+        method = krylov_method(objective, settings, start.bound, first)
     else:
-        krylov = KrylovWithinBudget(settings)
-        method = hybrid(krylov, lambda: krylov.pays)
+        builder = KrylovWithinBudget(settings)
+        method = hybrid_method(objective, settings, builder, lambda: builder.pays, start.bound, first)
     if state is not None:
         method.resume(state)
     return method
+
+
+def stages(objective: ReducedObjective, settings: Settings, dense: DenseSettings) -> list[Stage]:
+    """The kinds of steps that `auto` takes before exact ones, and these."""
+    passes, squaring = exact_passes(objective.problem, dense), squaring_price(objective.problem, dense)
+
+    def quasi_newton(point: ReducedPoint, _: Tensor | None) -> HybridMethod:
+        builder = KrylovWithinBudget(replace(settings, max_rank=1))
+        return hybrid_method(objective, settings, builder, lambda: False, None, point)
+
+    kinds = [Stage(quasi_newton, max(FIRST_STEPS, math.ceil((passes + squaring) / 2)))]  # a step is two passes
+    if dense.full and squaring > passes:
+        kinds.append(Stage(lambda point, _: krylov_method(objective, settings, None, point), KRYLOV_STEPS))
+    return [*kinds, Stage(partial(dense_method, settings, dense, None))]
+
+
+def hybrid_method(
+    objective: ReducedObjective,
+    settings: Settings,
+    builder: KrylovWithinBudget,
+    may_build: Callable[[], bool],
+    bound: Bound | None,
+    point: ReducedPoint,
+) -> HybridMethod:
+    """Quasi-Newton steps from a point, and Krylov spaces where they may be built."""
+    return HybridMethod(TrustRegion(objective, Hybrid(builder, may_build), point, bound, SearchRule()), settings)
+
+
+def krylov_method(
+    objective: ReducedObjective, settings: Settings, bound: Bound | None, point: ReducedPoint
+) -> TrustRegionMethod:
+    """Steps from Krylov spaces."""
+    return TrustRegionMethod(TrustRegion(objective, KrylovWithinBudget(settings), point, bound), settings)
 
 
 def dense_method(

@@ -125,14 +125,13 @@ class Blocks:
         return torch.cat(parts)
 
     def couple_seeds(self, y: Tensor) -> Tensor:
-        """Sum over the seeds and samples of J (x) y: (directions, k) of y (m, n, k)."""
+        """Sum over the seeds and samples of J (x) y: (directions, k) of y (k, m, n)."""
         parts = []
         for block in self.blocks:
             if isinstance(block, Outer):
-                seeded = torch.einsum("omn,mnk->onk", block.g, y)
-                parts.append((block.x @ seeded).flatten(0, 1))
+                parts.append((_over_seeds(block.g, y) @ block.x.T).transpose(1, 2).flatten(0, 1))
             else:
-                parts.append(block.flatten(1) @ y.flatten(0, 1))
+                parts.append(block.flatten(1) @ y.flatten(1).T)
         return torch.cat(parts)
 
     def mix(self, R: Tensor) -> Blocks:

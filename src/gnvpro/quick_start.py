@@ -1,32 +1,43 @@
-"""Quasi-Newton steps as long as they pay, then exact ones.
+"""Cheap steps as long as they pay, then better ones.
 
-Far from a minimum they gain as much for a fraction of the time. They pay while those in the time of one exact step
-(`solvers.exact_price`) halve the objective, or, when there were fewer, are on the way to.
+Far from a minimum a quasi-Newton step gains as much as an exact one for a fraction of the time. So does, for losses other than
+least squares, a step from a Krylov space, where the matrix takes longer to square than its rows take to make: on peaks it
+takes half the time. Each kind pays while it halves the objective within a number of steps, its window, or, when there were
+fewer, is on the way to. That of the quasi-Newton steps is the time of an exact one.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from gnvpro.methods import State, Trial
 from gnvpro.objective import ReducedPoint
 from gnvpro.status import Status
 from gnvpro.step_rules import Bound
-from gnvpro.trust_region_methods import DenseMethod, HybridMethod
+from gnvpro.trust_region_methods import TrustRegionMethod
 
-FIRST_STEPS = 5  # of quasi-Newton, before anything can be said about them
-ENOUGH = 0.5  # times the objective, after quasi-Newton steps in the time of an exact one
+FIRST_STEPS = 5  # of a kind, before anything can be said about them
+ENOUGH = 0.5  # times the objective
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps of one kind."""
+
+    begin: Callable[[ReducedPoint, Tensor | None], TrustRegionMethod]  # at a point; where its matrices began, if known
+    window: int = FIRST_STEPS  # of the last stage it does not matter
 
 
 class QuickStart:
-    """What `solver="auto"` takes where a dense step can be had."""
+    """What `solver="auto"` takes where a dense step can be had: stages, from cheap steps to good ones."""
 
-    def __init__(self, quick: HybridMethod, exact: Callable[..., DenseMethod], price: float) -> None:
-        self.current: HybridMethod | DenseMethod = quick
-        self.exact = exact
-        self.window = max(FIRST_STEPS, math.ceil(price / 2))  # a step is a trial and the gradient after it
-        self.values: list[float] = [quick.point.value]  # as many as matter
+    def __init__(self, stages: Sequence[Stage], point: ReducedPoint) -> None:
+        self.stages, self.stage = stages, 0
+        self.current = stages[0].begin(point, None)
+        self.values = [point.value]  # as many as matter
 
     @property
     def status(self) -> Status:
@@ -36,12 +47,14 @@ class QuickStart:
     @property
     def point(self) -> ReducedPoint:
         """The last accepted model."""
-        return self.current.region.point
+        point = self.current.point
+        assert isinstance(point, ReducedPoint)
+        return point
 
     @property
     def bound(self) -> Bound | None:
-        """The damping, once there were exact steps."""
-        return None if isinstance(self.current, HybridMethod) else self.current.bound
+        """That of the exact steps, once there were some."""
+        return self.current.bound if self.stage + 1 == len(self.stages) else None
 
     @property
     def next_passes(self) -> int:
@@ -54,24 +67,33 @@ class QuickStart:
 
     def iterate(self) -> Trial | None:
         """One trial step."""
-        if isinstance(self.current, HybridMethod):
+        trial = self.current.iterate()
+        while trial is None and self.stage + 1 < len(self.stages):
+            self._next_stage()
             trial = self.current.iterate()
-            self.values = [*self.values[-self.window :], self.point.value]
-            steps = len(self.values) - 1
-            pays = steps < FIRST_STEPS or self.values[-1] <= ENOUGH ** (steps / self.window) * self.values[0]
-            if trial is None or not pays:
-                self.current = self.exact(self.point)
-            if trial is not None:
-                return trial
-        return self.current.iterate()
+        if not self._pays():
+            self._next_stage()
+        return trial
+
+    def _pays(self) -> bool:
+        window = self.stages[self.stage].window
+        self.values = [*self.values[-window:], self.point.value]
+        steps = len(self.values) - 1
+        last = self.stage + 1 == len(self.stages)
+        return last or steps < FIRST_STEPS or self.values[-1] <= ENOUGH ** (steps / window) * self.values[0]
+
+    def _next_stage(self) -> None:
+        self.stage += 1
+        self.current = self.stages[self.stage].begin(self.point, None)
+        self.values = [self.point.value]
 
     def state(self) -> State:
         """That of the steps at hand."""
-        return {**self.current.state(), "quick": isinstance(self.current, HybridMethod), "values": self.values}
+        return {**self.current.state(), "stage": self.stage, "values": self.values}
 
     def resume(self, state: State) -> None:
         """Go on with the same kind of steps."""
-        self.values = state["values"]
-        if not state["quick"]:
-            self.current = self.exact(self.point, state["begun_at"])
+        self.stage, self.values = state["stage"], state["values"]
+        if self.stage:
+            self.current = self.stages[self.stage].begin(self.point, state.get("begun_at"))
         self.current.resume(state)

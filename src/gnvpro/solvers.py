@@ -74,14 +74,18 @@ def seeds_for(problem: Problem, settings: DenseSettings) -> int:
     return network.n_features if settings.full else min(network.n_features, network.n_targets)
 
 
-def exact_price(problem: Problem, settings: DenseSettings) -> float:
-    """What an exact step takes, in passes: those it makes, and the time that squaring the Jacobian takes.
+def exact_passes(problem: Problem, settings: DenseSettings) -> int:
+    """What an exact step makes: the rows of the Jacobian, the trial, the probe of the geodesic correction."""
+    return seeds_for(problem, settings) + 1 + bool(settings.geodesic)
 
-    A pass takes 2 n n_theta flops or a few times as many, squaring n m q^2 at 20 to 100 times their speed. Measured, a
-    matrix took 35 passes for CDR (here 54), 40 for peaks (12) and the regression of the race (72), 90 for DCR (123).
+
+def squaring_price(problem: Problem, settings: DenseSettings) -> float:
+    """What squaring the Jacobian takes, in passes: n m q^2 flops, at 20 to 100 times the speed of a pass's 2 n n_theta or more.
+
+    Measured, a whole exact step took 35 passes for CDR (by this file 54), 40 for peaks (12) and the regression of the race
+    (72), 90 for DCR (123).
     """
-    seeds, q = seeds_for(problem, settings), count_directions(problem)
-    return seeds + 1 + bool(settings.geodesic) + seeds * q**2 / (100 * problem.network.n_theta)
+    return seeds_for(problem, settings) * count_directions(problem) ** 2 / (100 * problem.network.n_theta)
 
 
 def rows_that_fit(problem: Problem, settings: DenseSettings, directions: int) -> int:
