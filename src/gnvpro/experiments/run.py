@@ -104,10 +104,11 @@ def plan(order: Order) -> list[Job]:
         check_count("seed", seed, 0)
         for method in methods:
             training = settings.methods[method]
-            if order.work is not None and order.work < training.least_work:
+            least = training.least_work(experiment.head, experiment.loss)
+            if order.work is not None and order.work < least:
                 raise ValueError(
                     f"work={order.work:g} is less than one iteration of {method} needs at each level; "
-                    f"give at least {training.least_work:g}"
+                    f"give at least {least:g}"
                 )
             tuned = "".join(f"-{name.replace('_', '-')}{value:g}" for name, value in order.variant().items())
             config = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 import gnvpro
@@ -51,10 +52,17 @@ class Training:
     learning_rate: float = 1e-3
     keep: str = "last"
 
-    @property
-    def least_work(self) -> float:
-        """What a start (two passes) and one iteration (four at least) cost, at each level."""
-        return 6.0 * self.levels
+    def least_work(self, head: nn.Linear, loss: str) -> float:
+        """What a start and one iteration cost at least, at each level.
+
+        That is a forward pass and the gradient, a Krylov space of one dimension, a trial and its gradient; or, with
+        `solver="dense"`, a forward pass and the rows of the Jacobian, a trial and, for least squares, the probe beside it.
+        """
+        if self.solver != "dense":
+            return 6.0 * self.levels
+        least_squares = loss == "least_squares"
+        rows = min(head.in_features, head.out_features) if least_squares else head.in_features
+        return (2.0 + rows + least_squares) * self.levels
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,14 @@ class Experiment:
     classes: tuple[str, ...] = ()
     snapshots: bool = False  # whether features are kept on the way
     study: Callable[[nn.Module, Loaded, Settings, int], dict[str, np.ndarray]] | None = None
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last layer, of which only the size can be asked."""
+        with torch.device("meta"):
+            *_, head = self.network(1, None).modules()
+        assert isinstance(head, nn.Linear)
+        return head
 
     def settings(self, paper: bool) -> Settings:
         """The paper's settings or ours."""
