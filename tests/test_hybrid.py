@@ -302,7 +302,9 @@ def test_steps_of_a_kind_are_taken_while_they_halve_the_objective_within_their_w
         begun.append(point.value)
         return Given([point.value, 0.0])
 
-    method = QuickStart([Stage(lambda point, _: Given(values), window), Stage(next_kind)], first_point(values[0]))
+    method = QuickStart(
+        [Stage(lambda point, _: Given(values), window, first=5), Stage(next_kind)], first_point(values[0])
+    )
     for done in range(1, steps + 1):
         assert method.iterate().accepted
         assert begun == ([values[steps]] if done == steps else [])
@@ -313,7 +315,7 @@ def test_steps_of_a_kind_are_taken_while_they_halve_the_objective_within_their_w
 def test_every_kind_has_a_window_of_its_own_that_begins_with_it():
     kinds = ([1.0] * 9, [1.0, 0.9, 0.9, 0.9, 0.8, 0.8, 0.8, 0.8, 0.8], [0.8] * 99)  # the second ends with its seventh
     stages = [
-        Stage(lambda point, _, values=values: Given(values), window)
+        Stage(lambda point, _, values=values: Given(values), window, first=5)
         for values, window in zip(kinds, (5, 20, 5), strict=True)
     ]
     method, seen = QuickStart(stages, first_point(1.0)), []

@@ -15,13 +15,14 @@ from gnvpro.head import WarmStart
 from gnvpro.hybrid import Hybrid
 from gnvpro.methods import Settings, Start, State, warm_start_of
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
-from gnvpro.quick_start import FIRST_STEPS, QuickStart, Stage
+from gnvpro.quick_start import QuickStart, Stage
 from gnvpro.search import SearchRule
 from gnvpro.solvers import DenseSettings, exact_passes, make_assembler, pick_solver, squaring_price
 from gnvpro.step_rules import Bound, NielsenRule, RadiusRule
 from gnvpro.trust_region import TrustRegion
 from gnvpro.trust_region_methods import DenseMethod, HybridMethod, KrylovWithinBudget, TrustRegionMethod
 
+FIRST_STEPS = 5  # of quasi-Newton, before anything can be said about them
 KRYLOV_STEPS = 10  # that should halve the objective where exact ones cost more
 
 
@@ -58,9 +59,12 @@ def stages(objective: ReducedObjective, settings: Settings, dense: DenseSettings
         builder = KrylovWithinBudget(replace(settings, max_rank=1))
         return hybrid_method(objective, settings, builder, lambda: False, None, point)
 
-    kinds = [Stage(quasi_newton, max(FIRST_STEPS, math.ceil((passes + squaring) / 2)))]  # a step is two passes
+    window = max(FIRST_STEPS, math.ceil((passes + squaring) / 2))  # a step is two passes
+    kinds = [Stage(quasi_newton, window, FIRST_STEPS)]
     if dense.full and squaring > passes:
-        kinds.append(Stage(lambda point, _: krylov_method(objective, settings, None, point), KRYLOV_STEPS))
+        kinds.append(
+            Stage(lambda point, _: krylov_method(objective, settings, None, point), KRYLOV_STEPS, KRYLOV_STEPS)
+        )
     return [*kinds, Stage(partial(dense_method, settings, dense, None))]
 
 

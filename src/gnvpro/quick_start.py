@@ -19,7 +19,6 @@ from gnvpro.status import Status
 from gnvpro.step_rules import Bound
 from gnvpro.trust_region_methods import TrustRegionMethod
 
-FIRST_STEPS = 5  # of a kind, before anything can be said about them
 ENOUGH = 0.5  # times the objective
 
 
@@ -28,7 +27,8 @@ class Stage:
     """Steps of one kind."""
 
     begin: Callable[[ReducedPoint, Tensor | None], TrustRegionMethod]  # at a point; where its matrices began, if known
-    window: int = FIRST_STEPS  # of the last stage it does not matter
+    window: int = 1  # steps in which they should halve the objective; of the last stage it does not matter
+    first: int = 0  # steps before anything can be said about them
 
 
 class QuickStart:
@@ -76,11 +76,10 @@ class QuickStart:
         return trial
 
     def _pays(self) -> bool:
-        window = self.stages[self.stage].window
-        self.values = [*self.values[-window:], self.point.value]
+        stage, last = self.stages[self.stage], self.stage + 1 == len(self.stages)
+        self.values = [*self.values[-stage.window :], self.point.value]
         steps = len(self.values) - 1
-        last = self.stage + 1 == len(self.stages)
-        return last or steps < FIRST_STEPS or self.values[-1] <= ENOUGH ** (steps / window) * self.values[0]
+        return last or steps < stage.first or self.values[-1] <= ENOUGH ** (steps / stage.window) * self.values[0]
 
     def _next_stage(self) -> None:
         self.stage += 1
