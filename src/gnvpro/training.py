@@ -131,7 +131,7 @@ def train(
         iterations: cap on the iterations, all levels and batches together.
         solver: of "gnvpro": "dense" takes exact steps from the whole Gauss-Newton matrix, for up to a few thousand
             parameters; "krylov" the paper's steps; "hybrid" quasi-Newton steps between these; "auto" is dense or hybrid by
-            size, and the history tells what it chose.
+            size, begins with cheaper steps as long as they pay, and the history tells what it chose.
         dense: settings of the dense solver, for example `gnvpro.DenseSettings(geodesic=False)`.
         memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
             computed again for every derivative: slower, and the same result. Default: an eighth of the machine's memory, or
