@@ -337,6 +337,16 @@ def test_auto_takes_exact_steps_where_quick_ones_cannot_go_on(monkeypatch):
     assert {record.solver for record in trained("auto", work=40).history[1:]} == {"dense"}
 
 
+@pytest.mark.parametrize("work", [3, 5, 8, 9])  # an exact step needs 6 features, a trial, and the first pass
+def test_auto_stays_within_the_budget_where_quick_steps_cannot_go_on(monkeypatch, work):
+    monkeypatch.setattr(HybridMethod, "iterate", lambda self: None)
+    monkeypatch.setattr(HybridMethod, "next_passes", 0)
+    result = trained("auto", work=work)
+    assert result.work <= work
+    assert result.status is gnvpro.Status.WORK_SPENT
+    assert len(result.history) == (2 if work == 9 else 1)
+
+
 def test_auto_has_a_quick_start_on_the_first_level_only():
     history = trained("auto", work=[10, 40], levels=2).history[1:]
     assert {record.solver for record in history if record.level == 0} == {"hybrid"}

@@ -70,6 +70,9 @@ class QuickStart:
         trial = self.current.iterate()
         while trial is None and self.stage + 1 < len(self.stages):
             self._next_stage()
+            if self.next_passes > self.current.settings.passes_left():
+                self.current.region.status = Status.WORK_SPENT
+                return None
             trial = self.current.iterate()
         if not self._pays():
             self._next_stage()
