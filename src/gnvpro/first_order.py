@@ -101,14 +101,22 @@ class LBFGSvpro:
             theta = self._variable.detach()
             point = next((p for p in seen if torch.equal(p.theta, theta)), None)
             if point is None:
+                if len(seen) > 1 and self._passes_left() < self.next_passes:
+                    raise _Spent
                 at = self.objective.start(theta.clone(), before.warm_start)
                 point = evaluated(at) if at.fit is not None else _wall(theta.clone(), before)
                 seen.append(point)
             self._variable.grad = point.gradient
             return torch.tensor(point.value, dtype=torch.float64)
 
-        self._optimizer.step(closure)
-        after = next((p for p in seen if torch.equal(p.theta, self._variable.detach())), before)
+        try:
+            self._optimizer.step(closure)
+            after = next((p for p in seen if torch.equal(p.theta, self._variable.detach())), before)
+        except _Spent:  # in the middle of the search, so there is no next direction; nor is there work for one
+            after = min(seen, key=lambda point: point.value)
+            if after is before:
+                self.status = Status.WORK_SPENT
+                return None
         if after is before or not after.value <= before.value:
             self.status = Status.STEP_TOO_SMALL
             return None
@@ -124,6 +132,10 @@ class LBFGSvpro:
             "start_factor": point.start.factor if point.start else None,
             "optimizer": self._optimizer.state_dict(),
         }
+
+
+class _Spent(Exception):
+    """The budget does not last for another point of the line search."""
 
 
 def _wall(theta: Tensor, before: Evaluated) -> Evaluated:
