@@ -347,10 +347,20 @@ def test_auto_stays_within_the_budget_where_quick_steps_cannot_go_on(monkeypatch
     assert len(result.history) == (2 if work == 9 else 1)
 
 
-def test_auto_has_a_quick_start_on_the_first_level_only():
-    history = trained("auto", work=[10, 40], levels=2).history[1:]
-    assert {record.solver for record in history if record.level == 0} == {"hybrid"}
-    assert {record.solver for record in history if record.level == 1 and record.solver} == {"dense"}
+def test_auto_has_a_quick_start_on_every_level():
+    history = trained("auto", work=[60, 60], levels=2).history
+    for level in (0, 1):
+        kinds = [record.solver for record in history if record.level == level and record.solver]
+        assert [kind for kind, _ in itertools.groupby(kinds)] == ["hybrid", "dense"]
+
+
+def test_auto_has_a_quick_start_on_the_first_batch_only():
+    history = trained("auto", work=100, batch_size=len(INPUTS) // 2, iterations_per_batch=3).history
+    kinds = {sweep_and_batch: set() for sweep_and_batch in ((0, 0), (0, 1), (1, 0))}
+    for record in history:
+        if record.solver and (record.sweep, record.batch) in kinds:
+            kinds[record.sweep, record.batch].add(record.solver)
+    assert list(kinds.values()) == [{"hybrid"}, {"dense"}, {"dense"}]
 
 
 def test_auto_takes_it_where_a_matrix_is_too_large(monkeypatch):

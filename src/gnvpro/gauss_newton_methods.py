@@ -35,10 +35,9 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     first = objective.start(theta, warm)
     dense = pick_solver(settings.solver, problem, settings.eliminator, settings.dense)
     method: TrustRegionMethod | QuickStart
-    # No quick start for later batches, which begin from what is good already, nor for later levels: a refined network may
-    # begin as badly as a new one (DCR's do), but the same seconds then end at the same loss, with more work.
-    if dense is not None and settings.solver == "auto" and start.W is None:
-        method = QuickStart(stages(objective, settings, dense), first)
+    # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
+    if dense is not None and settings.solver == "auto" and not start.later:
+        method = QuickStart(stages(objective, settings, dense, refined=start.W is not None), first)
     elif dense is not None:
         method = dense_method(settings, dense, start.bound, first, None if state is None else state["begun_at"])
     elif settings.solver == "krylov":
@@ -51,15 +50,18 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     return method
 
 
-def stages(objective: ReducedObjective, settings: Settings, dense: DenseSettings) -> list[Stage]:
-    """The kinds of steps that `auto` takes before exact ones, and these."""
+def stages(objective: ReducedObjective, settings: Settings, dense: DenseSettings, refined: bool) -> list[Stage]:
+    """The kinds of steps that `auto` takes before exact ones, and these.
+
+    Of a refined network the work decides how long quasi-Newton steps pay, not the time: budgets of levels are in work.
+    """
     passes, squaring = exact_passes(objective.problem, dense), squaring_price(objective.problem, dense)
 
     def quasi_newton(point: ReducedPoint, _: Tensor | None) -> HybridMethod:
         builder = KrylovWithinBudget(replace(settings, max_rank=1))
         return hybrid_method(objective, settings, builder, lambda: False, None, point)
 
-    window = max(FIRST_STEPS, math.ceil((passes + squaring) / 2))  # a step is two passes
+    window = max(FIRST_STEPS, math.ceil((passes if refined else passes + squaring) / 2))  # a step is two passes
     kinds = [Stage(quasi_newton, window, FIRST_STEPS)]
     if dense.full and squaring > passes:
         kinds.append(

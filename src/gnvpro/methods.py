@@ -33,6 +33,7 @@ class Start:
     theta: Tensor
     W: Tensor | None = None
     bound: Bound | None = None
+    later: bool = False  # whether it follows another batch of the same level
 
 
 @dataclass(frozen=True)

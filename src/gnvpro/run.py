@@ -154,7 +154,7 @@ class Run:
                 self.on_iteration(record)
             if self._stalled():
                 return Status.NO_BETTER
-        self.start = Start(method.point.theta, method.point.W, method.bound)
+        self.start = Start(method.point.theta, method.point.W, method.bound, later=True)
         return Status.RUNNING
 
     def _make_method(self, problem: Problem, settings: Settings) -> Method:
@@ -296,7 +296,9 @@ class Run:
                 "memory": self.memory,
                 "cursor": dataclasses.asdict(self.cursor),
                 "method": method.state() if method else None,
-                "start": {"theta": self.start.theta, "W": self.start.W} if self.start else None,
+                "start": {"theta": self.start.theta, "W": self.start.W, "later": self.start.later}
+                if self.start
+                else None,
                 "theta": self.network.theta(),
                 "W": self.network.W(),
                 "best": dataclasses.asdict(self.best) if self.best else None,
