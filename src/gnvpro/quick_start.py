@@ -3,7 +3,8 @@
 Far from a minimum a quasi-Newton step gains as much as an exact one for a fraction of the time. So does, for losses other than
 least squares, a step from a Krylov space, where the matrix takes longer to square than its rows take to make: on peaks it
 takes half the time. Each kind pays while it halves the objective within a number of steps, its window, or, when there were
-fewer, is on the way to. That of the quasi-Newton steps is the time of an exact one.
+fewer, is on the way to. That of the quasi-Newton steps is the time of an exact one, or its work (see `stages` in
+`gauss_newton_methods`).
 """
 
 from __future__ import annotations
