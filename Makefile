@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.docs
 BENCH  := $(VENV)/.bench
+# Not compiled: of what is installed, most is never imported, and compiling it takes forty seconds.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo test lint types tests format docs bench bench-search clean
 
@@ -44,16 +46,16 @@ bench-search: $(BENCH)
 # torch is pinned in the constraints so that the small CPU build is taken where one is offered.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -e ".[dev]"
 	touch $(READY)
 
 $(DOCS): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(INSTALL) -e ".[docs]"
 	touch $(DOCS)
 
 # A torchvision that came along, or was there, and does not fit this torch breaks the peers' imports.
 $(BENCH): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(INSTALL) -e ".[bench]"
 	$(BIN)/pip uninstall --quiet --yes torchvision
 	touch $(BENCH)
 
