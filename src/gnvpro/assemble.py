@@ -107,7 +107,7 @@ def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
     """The root of the curvature in as few rows as it has."""
     if misfit.isotropic:
         Q, R = torch.linalg.qr(W) if W.shape[0] > W.shape[1] else (torch.eye(W.shape[0]).to(W), W)
-        return CommonRoot(Q, R, misfit.weights.sqrt())
+        return CommonRoot(Q, R, misfit.roots)
     C = misfit.hessian_root(outputs)
     R = C.mT @ W
     if R.shape[1] > R.shape[2]:
