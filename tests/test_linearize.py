@@ -153,7 +153,7 @@ def dot(a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
 
 
 def test_output_is_what_the_module_computes(case: Case) -> None:
-    assert torch.equal(case.made.output, case.call(case.params, case.inputs))
+    assert gap(case.made.output, case.call(case.params, case.inputs)) <= 1e-15  # sums in another order
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # inside torch.func.jvp

@@ -34,6 +34,7 @@ from gnvpro.directions import Directions
 from gnvpro.misfit import Misfit
 from gnvpro.outer import Blocks, Rows, add_square
 from gnvpro.reduced_jacobian import ReducedDerivatives
+from gnvpro.tall import times
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ class _Sums:
         local = self.local
         dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
         hessian = local.misfit.hessian(local.fit.outputs)
-        bent = torch.stack([hessian(local.Z @ D.T).T @ local.Z + local.head_penalty * D for D in dW])
+        bent = torch.stack([hessian(times(local.Z, D.T)).T @ local.Z + local.head_penalty * D for D in dW])
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
 
@@ -254,10 +255,10 @@ class _Sums:
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
             hessian = local.misfit.hessian(local.fit.outputs)
             D = local.fit.inverse_hessian.rmv(hessian(d_outputs).T @ local.Z + local.head_penalty * dW)
-            d_outputs = d_outputs - local.Z @ D.T
-            residual = local.G @ D[:, : local.n_features]
+            d_outputs = d_outputs - times(local.Z, D.T)
+            residual = times(local.G, D[:, : local.n_features])
             if kept is None:
-                return network.vjp(hessian(d_outputs) @ local.W - (residual if full else 0.0))
+                return network.vjp(times(hessian(d_outputs), local.W) - (residual if full else 0.0))
             c = root.transposed(d_outputs)
             y = torch.zeros_like(self.gradient)
             for chunk in kept:

@@ -20,6 +20,7 @@ from torch import Tensor
 from gnvpro.autodiff import FeatureLinearization
 from gnvpro.memory import Footprint
 from gnvpro.outer import Rows
+from gnvpro.tall import stacked
 
 
 def samples_at_once(memory: float, footprint: Footprint) -> float:
@@ -77,7 +78,7 @@ def linearize_chunks(chunks: Chunks, count: Callable[[int], None], dtype: torch.
 
     def jvp(d_theta: Tensor) -> Tensor:
         count(1)
-        return torch.cat([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
+        return stacked([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
         count(1)
@@ -97,4 +98,4 @@ def linearize_chunks(chunks: Chunks, count: Callable[[int], None], dtype: torch.
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(torch.cat(features), jvp, vjp, jacobian, chunks.forget)
+    return FeatureLinearization(stacked(features), jvp, vjp, jacobian, chunks.forget)

@@ -20,6 +20,7 @@ from torch import Tensor
 from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator
 from gnvpro.status import Status
+from gnvpro.tall import by_columns
 
 
 @dataclass(frozen=True)
@@ -74,5 +75,5 @@ class Eliminator(Protocol):
 
 def with_ones(features: Tensor, bias: bool) -> Tensor:
     """The features in float64, with a last column of ones where the head has a bias."""
-    Z = features.to(torch.float64)
-    return torch.cat([Z, Z.new_ones((Z.shape[0], 1))], dim=1) if bias else Z
+    Z = by_columns(features.to(torch.float64))
+    return torch.cat([Z.T, Z.new_ones((1, Z.shape[0]))]).T if bias else Z

@@ -25,6 +25,7 @@ from gnvpro.head import HeadFit, WarmStart
 from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.status import Status
+from gnvpro.tall import times
 
 SAFE = 1e-12  # penalty, relative to the trace of Z'wZ, that bounds the condition of the normal equations
 
@@ -46,7 +47,13 @@ class LeastSquares:
         else:
             W = decomposition.head(root, misfit.targets)
         return HeadFit(
-            W, Z @ W.T, Status.CONVERGED, 1, lambda: (decomposition.inverse(W.shape), None), exact=True, rowwise=True
+            W,
+            times(Z, W.T),
+            Status.CONVERGED,
+            1,
+            lambda: (decomposition.inverse(W.shape), None),
+            exact=True,
+            rowwise=True,
         )
 
 

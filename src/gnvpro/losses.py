@@ -31,6 +31,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gnvpro.tall import argmax, log_sum_exp, softmax
+
 
 @runtime_checkable
 class Loss(Protocol):
@@ -130,15 +132,15 @@ class Multinomial:
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""
-        return torch.logsumexp(outputs, 1) - (targets * outputs).sum(1)
+        return log_sum_exp(outputs) - (targets * outputs).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Probabilities minus targets."""
-        return torch.softmax(outputs, 1) - targets
+        return softmax(outputs) - targets
 
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
         """diag(p) - p p', applied to each row."""
-        p = torch.softmax(outputs, 1)
+        p = softmax(outputs)
 
         def apply(d_outputs: Tensor) -> Tensor:
             weighted = p * d_outputs
@@ -148,12 +150,12 @@ class Multinomial:
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """d and v with the Hessian of each row equal to diag(d) - v v'."""
-        p = torch.softmax(outputs, 1)
+        p = softmax(outputs)
         return p, p
 
     def hessian_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """C = diag(sqrt p) - p sqrt(p)', for which C C' = diag(p) - p p'."""
-        p = torch.softmax(outputs, 1)
+        p = softmax(outputs)
         root = p.sqrt()
         return torch.diag_embed(root) - p[:, :, None] * root[:, None]
 
@@ -177,7 +179,7 @@ class Multinomial:
 
     def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One for each row whose most likely class is the target's."""
-        return outputs.argmax(1) == targets.argmax(1)
+        return argmax(outputs) == argmax(targets)
 
 
 LOSSES: dict[str, Callable[[], Loss]] = {

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.losses import Loss
+from gnvpro.tall import by_columns
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Misfit:
             weights = sample_weight.repeat_interleave(rows // sample_weight.shape[0])[:, None]
             weights = weights / weights.max()  # before the sum, which could overflow
             weights = weights / weights.sum()
-        return Misfit(loss, targets, weights, weighted=sample_weight is not None)
+        return Misfit(loss, by_columns(targets), weights, weighted=sample_weight is not None)
 
     @cached_property
     def roots(self) -> Tensor:
@@ -53,7 +54,7 @@ class Misfit:
         rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
         weights = self.weights[rows]
         share = samples.shape[0] / n_samples if self.weighted else weights.sum()
-        return replace(self, targets=self.targets[rows], weights=weights / share)
+        return replace(self, targets=by_columns(self.targets[rows]), weights=weights / share)
 
     @property
     def isotropic(self) -> bool:

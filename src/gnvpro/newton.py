@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from gnvpro.head import HeadFit, WarmStart
+from gnvpro.head_hessian import approximate_hessian, assemble_hessian, cholesky
 from gnvpro.krylov import Arnoldi, Krylov, KrylovModel, arnoldi
 from gnvpro.misfit import Misfit
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.search import LineModel, SearchRule
 from gnvpro.status import Status
+from gnvpro.tall import times
 from gnvpro.trust_region import TrustRegion, minimize
 
 SMALL = 100  # entries of a head whose Hessian is assembled at every step
@@ -106,12 +108,16 @@ class HeadObjective:
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """The Hessian in W as a map of dW."""
         apply = self.misfit.hessian(outputs)
-        return lambda dW: apply(self.Z @ dW.T).T @ self.Z + self.head_penalty * dW
+        return lambda dW: apply(times(self.Z, dW.T)).T @ self.Z + self.head_penalty * dW
+
+    def hessian_matrix(self, outputs: Tensor) -> Tensor:
+        """The Hessian in vec(W)."""
+        return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs)
 
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
         """Evaluate; needs no help from a point near by."""
         W = self.to_W(x)
-        outputs = self.Z @ W.T
+        outputs = times(self.Z, W.T)
         value = self.misfit.value(outputs) + 0.5 * self.head_penalty * float(W.square().sum())
         return HeadPoint(self, x, W, outputs, value)
 
@@ -213,7 +219,7 @@ class Newton:
         W, outputs = point.W, point.outputs
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
-            exact = cholesky(assemble_hessian(plain, outputs))
+            exact = cholesky(plain.hessian_matrix(outputs))
             return symmetric(
                 plain.shape, lambda D: torch.cholesky_solve(D.reshape(-1, 1), exact).reshape(plain.shape)
             ), exact
@@ -227,7 +233,7 @@ class Newton:
         status, done = Status.ITERATIONS_SPENT, 0
         while done < self.iterations and status is Status.ITERATIONS_SPENT:
             if factor is None or done:
-                factor = cholesky(assemble_hessian(*some_rows(plain, point.outputs)))
+                factor = cholesky(approximate_hessian(plain.Z, plain.misfit, plain.head_penalty, point.outputs))
             objective = replace(plain, factor=factor)
             begin = objective.at_W(point.W)
             region = TrustRegion(objective, Krylov(30, 0.1), begin)
@@ -241,7 +247,7 @@ class Newton:
 
 def newton_direction(point: HeadPoint) -> LineModel:
     """Newton's step, from the Hessian at the point."""
-    factor, gradient = cholesky(assemble_hessian(point.objective, point.outputs)), point.gradient()
+    factor, gradient = cholesky(point.objective.hessian_matrix(point.outputs)), point.gradient()
     direction = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
     return LineModel(direction, float(gradient @ direction), len(gradient))
 
@@ -252,72 +258,3 @@ def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, 
         return atol
     zero = objective.at_W(torch.zeros_like(first.W))
     return max(atol, rtol * min(first.gradient_norm, zero.gradient_norm))
-
-
-def some_rows(objective: HeadObjective, outputs: Tensor) -> tuple[HeadObjective, Tensor]:
-    """Up to every fourth row where there are many: the factor that preconditions need not be that of all rows."""
-    stride = min(4, outputs.shape[0] // (20 * objective.shape[1]))
-    if stride <= 1:
-        return objective, outputs
-    misfit, kept = objective.misfit, slice(None, None, stride)
-    fewer = Misfit(misfit.loss, misfit.targets[kept], misfit.weights[kept] * stride)
-    return HeadObjective(objective.Z[kept].contiguous(), fewer, objective.head_penalty), outputs[kept].contiguous()
-
-
-def assemble_hessian(objective: HeadObjective, outputs: Tensor) -> Tensor:
-    """The Hessian in vec(W) as a matrix: block (k, l) is Z' diag(h_kl) Z, h_kl the misfit's Hessian row by row."""
-    Z = objective.Z
-    (K, f), rows = objective.shape, Z.shape[0]
-    H = Z.new_zeros((K, f, K, f))
-    chunk = max(1, 4_000_000 // (K * f))  # rows at a time, so that the weighted copies of Z stay small
-    factors = objective.misfit.hessian_factors(outputs)
-    columns = None if factors is not None else hessian_columns(objective, outputs)
-    for part in (slice(i, i + chunk) for i in range(0, rows, chunk)):
-        z = Z[part]
-        if columns is not None:
-            for l in range(K):
-                H[l, :, l:, :] += (z.T @ weighted(columns[l][part, l:], z)).reshape(f, K - l, f)
-        elif factors is not None:
-            d, v = factors
-            subtract_square(H.view(K * f, K * f), weighted(v[part], z))
-            for k in range(K):
-                H[k, :, k, :] += z.T @ (d[part, k : k + 1] * z)
-    H = H.reshape(K * f, K * f)
-    H = H.triu() + H.triu(1).T  # blocks below the diagonal follow by symmetry
-    H.diagonal().add_(objective.head_penalty)
-    return H
-
-
-def hessian_columns(objective: HeadObjective, outputs: Tensor) -> list[Tensor]:
-    """The misfit's Hessian, a (rows, n_targets) column for each output."""
-    apply = objective.misfit.hessian(outputs)
-    units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
-    return [apply(unit.expand_as(outputs)) for unit in units]
-
-
-def weighted(weights: Tensor, z: Tensor) -> Tensor:
-    """Copies of z side by side, the rows of each weighted by a column of weights."""
-    return (weights[:, :, None] * z[:, None, :]).reshape(z.shape[0], -1)
-
-
-def subtract_square(H: Tensor, B: Tensor) -> None:
-    """H -= B'B, in panels on and above the diagonal only."""
-    n = B.shape[1]
-    size = max(64, -(-n // 6))
-    for i in range(0, n, size):
-        H[i : i + size, i:] -= B[:, i : i + size].T @ B[:, i:]
-
-
-def cholesky(H: Tensor) -> Tensor:
-    """The lower Cholesky factor, with as little added to the diagonal as makes it exist (a2 = 0 may leave H singular)."""
-    if not torch.isfinite(H).all():  # no ridge would ever be enough; leave it to the trust region to go nowhere
-        return torch.eye(H.shape[0], dtype=H.dtype, device=H.device)
-    scale = float(H.diagonal().abs().max()) or 1.0
-    ridge = 0.0
-    while True:
-        factor, info = torch.linalg.cholesky_ex(
-            H + ridge * torch.eye(H.shape[0], dtype=H.dtype, device=H.device) if ridge else H
-        )
-        if not info.item():
-            return factor
-        ridge = 10 * ridge if ridge else 1e-15 * scale

@@ -33,6 +33,7 @@ from gnvpro.network import SeparableNetwork
 from gnvpro.operators import LinearOperator, symmetric
 from gnvpro.penalties import BoundPenalty
 from gnvpro.reduced_jacobian import ReducedDerivatives
+from gnvpro.tall import times
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class FullPoint:
     @cached_property
     def outputs(self) -> Tensor:
         """The outputs on the batch."""
-        return self.Z @ self.W.T
+        return times(self.Z, self.W.T)
 
     @cached_property
     def misfit(self) -> float:
@@ -217,7 +218,7 @@ class FullPoint:
     @cached_property
     def _gradient(self) -> Tensor:
         G = self.problem.misfit.gradient(self.outputs)
-        d_theta = self.linearization.vjp(G @ self._W) + self.problem.theta_penalty.hessian_mv(self.theta)
+        d_theta = self.linearization.vjp(times(G, self._W)) + self.problem.theta_penalty.hessian_mv(self.theta)
         return torch.cat([d_theta, (G.T @ self.Z + self.problem.head_penalty * self.W).reshape(-1)])
 
     @property
@@ -248,10 +249,10 @@ class FullPoint:
         n, jvp, vjp = self.theta.numel(), self.linearization.jvp, self.linearization.vjp
 
         def mv(v: Tensor) -> Tensor:
-            return jvp(v[:n]) @ self._W.T + self.Z @ v[n:].reshape(self.W.shape).T
+            return times(jvp(v[:n]), self._W.T) + times(self.Z, v[n:].reshape(self.W.shape).T)
 
         def rmv(d_outputs: Tensor) -> Tensor:
-            return torch.cat([vjp(d_outputs @ self._W), (d_outputs.T @ self.Z).reshape(-1)])
+            return torch.cat([vjp(times(d_outputs, self._W)), (d_outputs.T @ self.Z).reshape(-1)])
 
         return LinearOperator(tuple(self.x.shape), tuple(self.outputs.shape), mv, rmv)
 

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnvpro.head_hessian import cholesky
 from gnvpro.krylov import arnoldi
 from gnvpro.misfit import Misfit
-from gnvpro.newton import cholesky
 from gnvpro.objective import ReducedPoint
 
 

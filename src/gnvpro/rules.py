@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.layers import ConvLayer, Fixed, LinearLayer, Pointwise
+from gnvpro.tall import times
 
 Layer = LinearLayer | ConvLayer | Pointwise | Fixed
 Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]
@@ -23,7 +24,8 @@ def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> 
         return None
     weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
     assert weight is not None
-    return nn.functional.linear(inputs, weight, bias), LinearLayer(inputs, weight, frozenset(params))
+    output = times(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
+    return output, LinearLayer(inputs, weight, frozenset(params))
 
 
 def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, ConvLayer] | None:

@@ -1,0 +1,92 @@
+"""The Hessian of the inner problem as a matrix, and its Cholesky factor.
+
+    H[(k, i), (l, j)]  =  sum_n  h_kl(n) z_i(n) z_j(n)  +  a2 [k = l, i = j]        h(n) the misfit's Hessian in row n
+
+Both h and z z' are symmetric: what is summed is a product of one row for each pair k <= l with one for each pair i <= j,
+a quarter of the entries of H, over the samples.
+
+Legend: K -> n_targets, f -> n_features (with the column of ones), a2 -> head_penalty.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gnvpro.misfit import Misfit
+from gnvpro.tall import by_columns
+
+NUMBERS = 1_000_000  # that the products of features may take at a time
+
+
+def assemble_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
+    """The Hessian in vec(W)."""
+    K, f = outputs.shape[1], Z.shape[1]
+    sums = Z.new_zeros((K * (K + 1) // 2, f * (f + 1) // 2))
+    curvature = pairs_of_outputs(misfit, outputs)
+    chunk = max(1, NUMBERS // sums.shape[1])
+    for curved, z in zip(curvature.split(chunk, 1), Z.T.split(chunk, 1), strict=True):
+        sums.addmm_(curved, pairs(z).T)
+    H = sums[places(K, Z.device)][:, places(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
+    H.diagonal().add_(head_penalty)
+    return H
+
+
+def approximate_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
+    """That of up to every fourth row where there are many: a factor that preconditions need not be that of all rows."""
+    stride = min(4, outputs.shape[0] // (20 * Z.shape[1]))
+    if stride > 1:
+        kept = slice(None, None, stride)
+        misfit = Misfit(misfit.loss, by_columns(misfit.targets[kept]), misfit.weights[kept] * stride)
+        Z, outputs = by_columns(Z[kept]), by_columns(outputs[kept])
+    return assemble_hessian(Z, misfit, head_penalty, outputs)
+
+
+def pairs_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor:
+    """h_kl, (pairs, rows)."""
+    K = outputs.shape[1]
+    factors = misfit.hessian_factors(outputs)
+    if factors is None:
+        apply = misfit.hessian(outputs)
+        units = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
+        return torch.cat([apply(unit.expand_as(outputs)).T[k:] for k, unit in enumerate(units)])
+    d, v = factors
+    h = pairs(v.T).neg_()
+    h[places(K, h.device).view(K, K).diagonal()] += d.T
+    return h
+
+
+def pairs(rows: Tensor) -> Tensor:
+    """The products of a row with itself and every later one, for each row."""
+    count, n = rows.shape
+    out, start = rows.new_empty(count * (count + 1) // 2, n), 0
+    for k, row in enumerate(rows.unbind()):
+        torch.mul(rows[k:], row, out=out[start : start + count - k])
+        start += count - k
+    return out
+
+
+@lru_cache(maxsize=64)
+def places(count: int, device: torch.device) -> Tensor:
+    """Where the pair (k, l) stands among `pairs`: for every k and every l, one after the other."""
+    k, l = torch.triu_indices(count, count, device=device)
+    where = torch.empty(count, count, dtype=torch.int64, device=device)
+    where[k, l] = where[l, k] = torch.arange(len(k), device=device)
+    return where.view(-1)
+
+
+def cholesky(H: Tensor) -> Tensor:
+    """The lower Cholesky factor, with as little added to the diagonal as makes it exist (a2 = 0 may leave H singular)."""
+    if not torch.isfinite(H).all():  # no ridge would ever be enough; leave it to the trust region to go nowhere
+        return torch.eye(H.shape[0], dtype=H.dtype, device=H.device)
+    scale = float(H.diagonal().abs().max()) or 1.0
+    ridge = 0.0
+    while True:
+        factor, info = torch.linalg.cholesky_ex(
+            H + ridge * torch.eye(H.shape[0], dtype=H.dtype, device=H.device) if ridge else H
+        )
+        if not info.item():
+            return factor
+        ridge = 10 * ridge if ridge else 1e-15 * scale
