@@ -93,16 +93,21 @@ class Directions:
                 blocks.append(_stack(run, like))
                 run.clear()
 
-        m, n = next(iter(jacobians.values())).shape[1:]
+        first = next(iter(jacobians.values()))
+        m, n = (first[0] if isinstance(first, list) else first).shape[1:]
         for name, rows, entries in self._blocks:
             block = jacobians.get(name)
-            if isinstance(block, Outer) and entries is None:
+            outer = [block] if isinstance(block, Outer) else block if isinstance(block, list) else []
+            if outer and entries is None:
                 close()
-                blocks.append(Outer(block.g.to(like), block.x.to(like)))
+                blocks.extend(Outer(each.g.to(like), each.x.to(like)) for each in outer)
+            elif outer:
+                run.append((torch.cat([each.dense() for each in outer]), entries))
             elif block is None:
                 run.append((like.new_zeros((rows.stop - rows.start, m, n)), None))
             else:
-                run.append((block.dense() if isinstance(block, Outer) else block, entries))
+                assert isinstance(block, Tensor)
+                run.append((block, entries))
         close()
         return Blocks(tuple(blocks))
 

@@ -48,7 +48,7 @@ class Outer:
 
 
 Block = Tensor | Outer
-Rows = dict[str, Block]
+Rows = dict[str, Block | list[Outer]]  # by parameter; a list where its rows are those of several layers
 
 
 def factored_jacobian(part: Linearization | Layer, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
@@ -65,14 +65,29 @@ def factored_jacobian(part: Linearization | Layer, seeds: Tensor, want_inputs: b
         rest, pulled = replace(part, trainable=part.trainable - {"weight"}).jacobian(seeds, want_inputs)
         weight = Outer(seeds.permute(2, 0, 1).contiguous(), part.inputs.T.contiguous())
         return {"weight": weight, **rest}, pulled
-    if isinstance(part, FlowLinearization) and "K_in" in part.shapes:
-        # The bias of a linear layer is the weight of an input that is one: its rows are the seeds of the weight.
-        width = part.K_in.shape[:1]
-        shapes = {name: shape for name, shape in part.shapes.items() if name != "K_in"} | {"b_in": width}
-        rest, pulled = replace(part, shapes=shapes).jacobian(seeds, want_inputs)
-        K_in = Outer(rest["b_in"].contiguous(), part.inputs.T.contiguous())
-        return {"K_in": K_in} | {name: rest[name] for name in part.shapes if name != "K_in"}, pulled
+    if isinstance(part, FlowLinearization):
+        return _flow_jacobian(part, seeds, want_inputs)
     return part.jacobian(seeds, want_inputs)  # type: ignore[return-value]
+
+
+def _flow_jacobian(part: FlowLinearization, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+    """The opening layer is linear, and so are the stages where each has a matrix of its own.
+
+    The bias of a linear layer is the weight of an input that is one: its rows are the seeds of the weight.
+    """
+    linear = {"K_in": "b_in", "K": "b"} if part.flow.own_matrices else {"K_in": "b_in"}
+    biases = [linear.get(name, name) for name in part.shapes]
+    rest, pulled = replace(part, shapes={name: torch.Size() for name in biases}).jacobian(seeds, want_inputs)
+    rows: Rows = {}
+    for name in part.shapes:
+        if name not in linear:
+            rows[name] = rest[name]
+        elif name == "K_in":
+            rows[name] = Outer(rest["b_in"].contiguous(), part.inputs.T.contiguous())
+        else:
+            cotangents = rest["b"].unflatten(0, (-1, len(part.K_in)))
+            rows[name] = [Outer(g, u) for g, u in zip(cotangents, part.flow.states[:, :-1], strict=True)]
+    return rows, pulled
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ class Blocks:
             for columns, other in done:
                 _add_product(out[rows, columns], block, other)
             if isinstance(block, Outer):
-                _add_outer_outer(out[rows, rows], block, block, lower=True)
+                _add_outer_outer(out[rows, rows], block, block)
             else:
                 add_square(out[rows, rows], block.flatten(1))
             done.append((rows, block))
@@ -152,7 +167,7 @@ class Blocks:
 
 def _add_product(out: Tensor, left: Block, right: Block) -> None:
     if isinstance(left, Outer) and isinstance(right, Outer):
-        _add_outer_outer(out, left, right, lower=False)
+        _add_outer_outer(out, left, right)
     elif isinstance(left, Outer):
         assert isinstance(right, Tensor)
         _add_dense_outer(out.T, right, left)
@@ -176,14 +191,11 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
     return out
 
 
-def _add_outer_outer(out: Tensor, left: Outer, right: Outer, lower: bool) -> None:
-    i, j = left.x.shape[0], right.x.shape[0]
-    seeded = _over_seeds(left.g, right.g)
-    for o, row in enumerate(seeded.unbind()):
-        if lower:
-            row = row[: o + 1]
-        weighted = (row[:, None] * right.x).flatten(0, 1)  # (p j, n)
-        out[o * i : (o + 1) * i, : row.shape[0] * j].addmm_(left.x, weighted.T)
+def _add_outer_outer(out: Tensor, left: Outer, right: Outer) -> None:
+    """A product over the samples of one row for each pair (o, o') with one for each pair (i, i')."""
+    seeded, inputs = _over_seeds(left.g, right.g), left.x[:, None] * right.x
+    product = seeded.flatten(0, 1) @ inputs.flatten(0, 1).T
+    out.add_(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2).reshape(out.shape))
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:

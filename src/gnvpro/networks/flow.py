@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,7 @@ class TangentFlow(ABC):
     """Derivative of a flow u(0) -> u(final_time), feature-major."""
 
     stages_a_step: ClassVar[int]
+    own_matrices: ClassVar[bool]  # whether each stage has the weights of a node to itself
 
     def __init__(self, tape: Tape, matrices: Tensor) -> None:
         self.states, self.slopes, self.matrices = tape.states[:-1], tape.slopes, matrices
@@ -143,8 +144,8 @@ class TangentFlow(ABC):
         """Transpose of `stage_weights`."""
 
     @abstractmethod
-    def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Per-sample derivatives in K and b, (numel, m, n), and the initial cotangent."""
+    def jacobians(self, cotangent: Tensor, want_K: bool) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Per-sample derivatives in K, if wanted, and b, (numel, m, n), and the initial cotangent."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,8 @@ class FlowLinearization:
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
         """Per-sample derivatives (numel, m, n) of m cotangents a sample; see `Linearization.jacobian`."""
         m, n, width = seeds.shape
-        rows = {}
-        rows["K"], rows["b"], pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous())
+        rows: dict[str, Any] = {}
+        rows["K"], rows["b"], pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous(), "K" in self.shapes)
         g_in = pulled * self.opening_slope[:, None]
         rows["b_in"] = g_in
         if "K_in" in self.shapes:

@@ -50,6 +50,7 @@ class TangentEuler(TangentFlow):
     """Derivative of the Euler steps; the slopes carry the factor h."""
 
     stages_a_step = 1
+    own_matrices = True
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """du <- du + h s (K du + drive)."""
@@ -74,18 +75,18 @@ class TangentEuler(TangentFlow):
         """Stages are nodes."""
         return d_stages
 
-    def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def jacobians(self, cotangent: Tensor, want_K: bool) -> tuple[Tensor | None, Tensor, Tensor]:
         """Outer products g u' and the stage cotangents themselves."""
         stages = len(self.slopes)
         width, m, n = cotangent.shape
-        in_K, in_b = cotangent.new_empty(stages, width, width, m, n), cotangent.new_empty(stages, width, m, n)
+        in_b = cotangent.new_empty(stages, width, m, n)
 
         def collect(block: slice, g: Tensor) -> None:
-            torch.mul(g[:, :, None], self.states[block, None, :-1, None], out=in_K[block])
             in_b[block] = g
 
         pulled = self.pull(cotangent, collect)
-        return in_K.view(-1, m, n), in_b.view(-1, m, n), pulled
+        in_K = (in_b[:, :, None] * self.states[:, None, :-1, None]).view(-1, m, n) if want_K else None
+        return in_K, in_b.view(-1, m, n), pulled
 
 
 ResNet.tangent = TangentEuler
