@@ -19,7 +19,7 @@ from gnvpro.methods import Settings, Start, Trial
 from gnvpro.networks import NeuralODE
 from gnvpro.newton import Newton
 from gnvpro.objective import ReducedPoint
-from gnvpro.quick_start import QuickStart, Stage
+from gnvpro.quick_start import CheapSteps, QuickStart
 from gnvpro.search import LineModel, SearchRule
 from gnvpro.solvers import DenseSettings
 from gnvpro.step_rules import Search
@@ -295,16 +295,14 @@ def first_point(value):
         (20, [1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8], 7),
     ],
 )
-def test_steps_of_a_kind_are_taken_while_they_halve_the_objective_within_their_window(window, values, steps):
+def test_cheap_steps_are_taken_while_they_halve_the_objective_within_their_window(window, values, steps):
     begun = []
 
     def next_kind(point, begun_at):
         begun.append(point.value)
         return Given([point.value, 0.0])
 
-    method = QuickStart(
-        [Stage(lambda point, _: Given(values), window, first=5), Stage(next_kind)], first_point(values[0])
-    )
+    method = QuickStart(CheapSteps(lambda point: Given(values), window, first=5), next_kind, first_point(values[0]))
     for done in range(1, steps + 1):
         assert method.iterate().accepted
         assert begun == ([values[steps]] if done == steps else [])
@@ -312,21 +310,8 @@ def test_steps_of_a_kind_are_taken_while_they_halve_the_objective_within_their_w
     assert method.point.value == 0.0
 
 
-def test_every_kind_has_a_window_of_its_own_that_begins_with_it():
-    kinds = ([1.0] * 9, [1.0, 0.9, 0.9, 0.9, 0.8, 0.8, 0.8, 0.8, 0.8], [0.8] * 99)  # the second ends with its seventh
-    stages = [
-        Stage(lambda point, _, values=values: Given(values), window, first=5)
-        for values, window in zip(kinds, (5, 20, 5), strict=True)
-    ]
-    method, seen = QuickStart(stages, first_point(1.0)), []
-    for _ in range(30):
-        seen.append(method.stage)
-        method.iterate()
-    assert seen == [0] * 5 + [1] * 7 + [2] * 18
-
-
-@pytest.mark.parametrize(("price", "kinds"), [(0.1, ["hybrid", "dense"]), (99.0, ["hybrid", "krylov", "dense"])])
-def test_auto_takes_krylov_steps_before_exact_ones_where_squaring_costs_more_than_the_rows(monkeypatch, price, kinds):
+@pytest.mark.parametrize(("price", "kinds"), [(0.1, ["hybrid", "dense"]), (99.0, ["krylov", "dense"])])
+def test_auto_begins_with_krylov_steps_where_squaring_costs_more_than_the_rows(monkeypatch, price, kinds):
     monkeypatch.setattr("gnvpro.gauss_newton_methods.squaring_price", lambda problem, settings: price)
     history = trained("auto", work=2000).history[1:]
     assert [kind for kind, _ in itertools.groupby(record.solver for record in history)] == kinds

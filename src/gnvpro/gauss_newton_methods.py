@@ -15,7 +15,7 @@ from gnvpro.head import WarmStart
 from gnvpro.hybrid import Hybrid
 from gnvpro.methods import Settings, Start, State, warm_start_of
 from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
-from gnvpro.quick_start import QuickStart, Stage
+from gnvpro.quick_start import CheapSteps, QuickStart
 from gnvpro.search import SearchRule
 from gnvpro.solvers import DenseSettings, exact_passes, make_assembler, pick_solver, squaring_price
 from gnvpro.step_rules import Bound, NielsenRule, RadiusRule
@@ -23,7 +23,7 @@ from gnvpro.trust_region import TrustRegion
 from gnvpro.trust_region_methods import DenseMethod, HybridMethod, KrylovWithinBudget, TrustRegionMethod
 
 FIRST_STEPS = 5  # of quasi-Newton, before anything can be said about them
-KRYLOV_STEPS = 10  # that should halve the objective where exact ones cost more
+KRYLOV_STEPS = 10  # that should halve the objective where the matrix is dear
 
 
 def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | None) -> TrustRegionMethod | QuickStart:
@@ -37,7 +37,8 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     method: TrustRegionMethod | QuickStart
     # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
     if dense is not None and settings.solver == "auto" and not start.later:
-        method = QuickStart(stages(objective, settings, dense, refined=start.W is not None), first)
+        cheap = cheap_steps(objective, settings, dense, refined=start.W is not None)
+        method = QuickStart(cheap, partial(dense_method, settings, dense, None), first)
     elif dense is not None:
         method = dense_method(settings, dense, start.bound, first, None if state is None else state["begun_at"])
     elif settings.solver == "krylov":
@@ -50,24 +51,18 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     return method
 
 
-def stages(objective: ReducedObjective, settings: Settings, dense: DenseSettings, refined: bool) -> list[Stage]:
-    """The kinds of steps that `auto` takes before exact ones, and these.
+def cheap_steps(objective: ReducedObjective, settings: Settings, dense: DenseSettings, refined: bool) -> CheapSteps:
+    """What `auto` takes before exact steps: steps from Krylov spaces where the matrix is dear, else quasi-Newton steps.
 
     Of a refined network the work decides how long quasi-Newton steps pay, not the time: budgets of levels are in work.
     """
     passes, squaring = exact_passes(objective.problem, dense), squaring_price(objective.problem, dense)
-
-    def quasi_newton(point: ReducedPoint, _: Tensor | None) -> HybridMethod:
-        builder = KrylovWithinBudget(replace(settings, max_rank=1))
-        return hybrid_method(objective, settings, builder, lambda: False, None, point)
-
-    window = max(FIRST_STEPS, math.ceil((passes if refined else passes + squaring) / 2))  # a step is two passes
-    kinds = [Stage(quasi_newton, window, FIRST_STEPS)]
     if dense.full and squaring > passes:
-        kinds.append(
-            Stage(lambda point, _: krylov_method(objective, settings, None, point), KRYLOV_STEPS, KRYLOV_STEPS)
-        )
-    return [*kinds, Stage(partial(dense_method, settings, dense, None))]
+        return CheapSteps(partial(krylov_method, objective, settings, None), KRYLOV_STEPS, KRYLOV_STEPS)
+    window = math.ceil((passes if refined else passes + squaring) / 2)  # a step is two passes
+    builder = KrylovWithinBudget(replace(settings, max_rank=1))
+    begin = partial(hybrid_method, objective, settings, builder, lambda: False, None)
+    return CheapSteps(begin, max(FIRST_STEPS, window), FIRST_STEPS)
 
 
 def hybrid_method(

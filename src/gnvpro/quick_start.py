@@ -1,15 +1,15 @@
-"""Cheap steps as long as they pay, then better ones.
+"""Cheap steps as long as they pay, then exact ones.
 
 Far from a minimum a quasi-Newton step gains as much as an exact one for a fraction of the time. So does, for losses other than
 least squares, a step from a Krylov space, where the matrix takes longer to square than its rows take to make: on peaks it
-takes half the time. Each kind pays while it halves the objective within a number of steps, its window, or, when there were
-fewer, is on the way to. That of the quasi-Newton steps is the time of an exact one, or its work (see `stages` in
-`gauss_newton_methods`).
+takes half the time, and quasi-Newton steps before it gain nothing. They pay while they halve the objective within a number of
+steps, the window, or, when there were fewer, are on the way to. For quasi-Newton steps that is the time of an exact one, or its
+work (see `cheap_steps` in `gauss_newton_methods`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,21 +24,26 @@ ENOUGH = 0.5  # times the objective
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Steps of one kind."""
+class CheapSteps:
+    """Steps to begin with."""
 
-    begin: Callable[[ReducedPoint, Tensor | None], TrustRegionMethod]  # at a point; where its matrices began, if known
-    window: int = 1  # steps in which they should halve the objective; of the last stage it does not matter
-    first: int = 0  # steps before anything can be said about them
+    begin: Callable[[ReducedPoint], TrustRegionMethod]
+    window: int  # steps in which they should halve the objective
+    first: int  # steps before anything can be said about them
+
+
+BeginExact = Callable[
+    [ReducedPoint, Tensor | None], TrustRegionMethod
+]  # at a point; where its matrices began, if known
 
 
 class QuickStart:
-    """What `solver="auto"` takes where a dense step can be had: stages, from cheap steps to good ones."""
+    """What `solver="auto"` takes where a dense step can be had."""
 
-    def __init__(self, stages: Sequence[Stage], point: ReducedPoint) -> None:
-        self.stages, self.stage = stages, 0
-        self.current = stages[0].begin(point, None)
-        self.values = [point.value]  # as many as matter
+    def __init__(self, cheap: CheapSteps, begin_exact: BeginExact, point: ReducedPoint) -> None:
+        self.cheap, self.begin_exact, self.exact = cheap, begin_exact, False
+        self.current = cheap.begin(point)
+        self.values = [point.value]  # of the cheap steps, as many as matter
 
     @property
     def status(self) -> Status:
@@ -55,7 +60,7 @@ class QuickStart:
     @property
     def bound(self) -> Bound | None:
         """That of the exact steps, once there were some."""
-        return self.current.bound if self.stage + 1 == len(self.stages) else None
+        return self.current.bound if self.exact else None
 
     @property
     def next_passes(self) -> int:
@@ -69,34 +74,31 @@ class QuickStart:
     def iterate(self) -> Trial | None:
         """One trial step."""
         trial = self.current.iterate()
-        while trial is None and self.stage + 1 < len(self.stages):
-            self._next_stage()
+        if trial is None and not self.exact:
+            self._change()
             if self.next_passes > self.current.settings.passes_left():
                 self.current.region.status = Status.WORK_SPENT
                 return None
             trial = self.current.iterate()
-        if not self._pays():
-            self._next_stage()
+        if not self.exact and not self._pay():
+            self._change()
         return trial
 
-    def _pays(self) -> bool:
-        stage, last = self.stages[self.stage], self.stage + 1 == len(self.stages)
-        self.values = [*self.values[-stage.window :], self.point.value]
+    def _pay(self) -> bool:
+        self.values = [*self.values[-self.cheap.window :], self.point.value]
         steps = len(self.values) - 1
-        return last or steps < stage.first or self.values[-1] <= ENOUGH ** (steps / stage.window) * self.values[0]
+        return steps < self.cheap.first or self.values[-1] <= ENOUGH ** (steps / self.cheap.window) * self.values[0]
 
-    def _next_stage(self) -> None:
-        self.stage += 1
-        self.current = self.stages[self.stage].begin(self.point, None)
-        self.values = [self.point.value]
+    def _change(self) -> None:
+        self.exact, self.current = True, self.begin_exact(self.point, None)
 
     def state(self) -> State:
         """That of the steps at hand."""
-        return {**self.current.state(), "stage": self.stage, "values": self.values}
+        return {**self.current.state(), "exact": self.exact, "values": self.values}
 
     def resume(self, state: State) -> None:
         """Go on with the same kind of steps."""
-        self.stage, self.values = state["stage"], state["values"]
-        if self.stage:
-            self.current = self.stages[self.stage].begin(self.point, state.get("begun_at"))
+        self.exact, self.values = state["exact"], state["values"]
+        if self.exact:
+            self.current = self.begin_exact(self.point, state.get("begun_at"))
         self.current.resume(state)
