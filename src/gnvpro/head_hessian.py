@@ -10,12 +10,11 @@ Legend: K -> n_targets, f -> n_features (with the column of ones), a2 -> head_pe
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from gnvpro.misfit import Misfit
+from gnvpro.pairs import pairs, places
 from gnvpro.tall import by_columns
 
 NUMBERS = 1_000_000  # that the products of features may take at a time
@@ -56,25 +55,6 @@ def pairs_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor:
     h = pairs(v.T).neg_()
     h[places(K, h.device).view(K, K).diagonal()] += d.T
     return h
-
-
-def pairs(rows: Tensor) -> Tensor:
-    """The products of a row with itself and every later one, for each row."""
-    count, n = rows.shape
-    out, start = rows.new_empty(count * (count + 1) // 2, n), 0
-    for k, row in enumerate(rows.unbind()):
-        torch.mul(rows[k:], row, out=out[start : start + count - k])
-        start += count - k
-    return out
-
-
-@lru_cache(maxsize=64)
-def places(count: int, device: torch.device) -> Tensor:
-    """Where the pair (k, l) stands among `pairs`: for every k and every l, one after the other."""
-    k, l = torch.triu_indices(count, count, device=device)
-    where = torch.empty(count, count, dtype=torch.int64, device=device)
-    where[k, l] = where[l, k] = torch.arange(len(k), device=device)
-    return where.view(-1)
 
 
 def cholesky(H: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 from gnvpro.layers import LinearLayer
 from gnvpro.linearize import Chain, Linearization
 from gnvpro.networks.flow import FlowLinearization
+from gnvpro.pairs import pairs, places
 from gnvpro.rules import Layer
 
 
@@ -192,10 +193,16 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _add_outer_outer(out: Tensor, left: Outer, right: Outer) -> None:
-    """A product over the samples of one row for each pair (o, o') with one for each pair (i, i')."""
-    seeded, inputs = _over_seeds(left.g, right.g), left.x[:, None] * right.x
-    product = seeded.flatten(0, 1) @ inputs.flatten(0, 1).T
-    out.add_(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2).reshape(out.shape))
+    """A product over the samples of one row for each pair (o, p) with one for each pair (i, j)."""
+    seeded = _over_seeds(left.g, right.g)
+    i, j = left.x.shape[0], right.x.shape[0]
+    if left is right:
+        o = len(seeded)
+        later = torch.triu_indices(o, o, device=out.device)
+        product = (seeded[later[0], later[1]] @ pairs(left.x).T)[places(o, out.device)][:, places(i, out.device)]
+    else:
+        product = seeded.flatten(0, 1) @ (left.x[:, None] * right.x).flatten(0, 1).T
+    out.add_(product.view(*seeded.shape[:2], i, j).transpose(1, 2).reshape(out.shape))
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
