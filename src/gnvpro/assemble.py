@@ -100,8 +100,7 @@ class RowRoot:
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
-        outer = self.left[rows].permute(1, 2, 0)[:, None] * Z[rows].T[:, None]  # (n_targets, n_features, m, rows)
-        return J.couple_seeds(outer.flatten(0, 1)).unflatten(1, outer.shape[:2])
+        return J.couple_each(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:

@@ -3,11 +3,11 @@
 The derivative of m seeded features of sample n in the weight (o, i) of a linear layer is a product, g[o, m, n] x[i, n]. Not
 multiplied out, its rows take o m n + i n numbers instead of o i m n, and sums over seeds and samples come m times cheaper:
 
-    sum_mn g[o] x[i] g'[o'] x'[i']  =  sum_n (sum_m g[o] g'[o']) x[i] x'[i']
+    sum_mn g[o] x[i] g'[o'] x'[i']  =  sum_n (sum_m g[o] g'[o']) (x[i] x'[i'])                 a small matrix product
 
 Everything the dense solver does with a Jacobian is here, as a function of its blocks:
 
-    add_square   A += J J'        times   J v        couple   sum_mn J (x) y        mix   R_n J_n, other seeds from these
+    add_square   A += J J'        times   J v        couple, couple_each   sum_n J (x) y        mix   R_n J_n, other seeds
 
 Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an `Outer`.
 """
@@ -140,14 +140,17 @@ class Blocks:
                 parts.append((block.flatten(0, 1) @ y).view(*block.shape[:2], -1))
         return torch.cat(parts)
 
-    def couple_seeds(self, y: Tensor) -> Tensor:
-        """Sum over the seeds and samples of J (x) y: (directions, k) of y (k, m, n)."""
+    def couple_each(self, left: Tensor, z: Tensor) -> Tensor:
+        """Sum over the samples of (left J) (x) z: (directions, k, f) of left (k, m, n) and z (f, n)."""
         parts = []
         for block in self.blocks:
             if isinstance(block, Outer):
-                parts.append((_over_seeds(block.g, y) @ block.x.T).transpose(1, 2).flatten(0, 1))
+                seeded, inputs = _over_seeds(block.g, left), block.x[:, None] * z
+                product = seeded.flatten(0, 1) @ inputs.flatten(0, 1).T
+                parts.append(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2).flatten(0, 1))
             else:
-                parts.append(block.flatten(1) @ y.flatten(1).T)
+                y = (left[:, None] * z[:, None]).flatten(0, 1)  # (k f, m, n)
+                parts.append((block.flatten(1) @ y.flatten(1).T).unflatten(1, (len(left), len(z))))
         return torch.cat(parts)
 
     def mix(self, R: Tensor) -> Blocks:
