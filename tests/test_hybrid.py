@@ -263,7 +263,7 @@ def test_never_goes_up_and_stays_within_the_budget():
 def test_auto_begins_with_it_and_goes_on_with_exact_steps():
     solvers = [record.solver for record in trained("auto").history[1:]]
     first = solvers.index("dense")
-    assert first >= 4
+    assert first >= 1
     assert solvers == ["hybrid"] * first + ["dense"] * (len(solvers) - first)
 
 
@@ -310,8 +310,10 @@ def test_cheap_steps_are_taken_while_they_halve_the_objective_within_their_windo
     assert method.point.value == 0.0
 
 
-@pytest.mark.parametrize(("price", "kinds"), [(0.1, ["hybrid", "dense"]), (99.0, ["krylov", "dense"])])
-def test_auto_begins_with_krylov_steps_where_squaring_costs_more_than_the_rows(monkeypatch, price, kinds):
+@pytest.mark.parametrize(
+    ("price", "kinds"), [(0.1, ["dense"]), (3.0, ["hybrid", "dense"]), (99.0, ["krylov", "dense"])]
+)  # in passes; the rows and the trial are seven
+def test_auto_begins_with_the_steps_that_the_price_of_a_matrix_asks_for(monkeypatch, price, kinds):
     monkeypatch.setattr("gnvpro.gauss_newton_methods.squaring_price", lambda problem, settings: price)
     history = trained("auto", work=2000).history[1:]
     assert [kind for kind, _ in itertools.groupby(record.solver for record in history)] == kinds
@@ -332,7 +334,8 @@ def test_auto_stays_within_the_budget_where_quick_steps_cannot_go_on(monkeypatch
     assert len(result.history) == (2 if work == 9 else 1)
 
 
-def test_auto_has_a_quick_start_on_every_level():
+def test_auto_has_a_quick_start_on_every_level(monkeypatch):
+    monkeypatch.setattr("gnvpro.gauss_newton_methods.FEWEST", 1)  # exact steps are cheap here
     history = trained("auto", work=[60, 60], levels=2).history
     for level in (0, 1):
         kinds = [record.solver for record in history if record.level == level and record.solver]
@@ -345,7 +348,8 @@ def test_auto_has_a_quick_start_on_the_first_batch_only():
     for record in history:
         if record.solver and (record.sweep, record.batch) in kinds:
             kinds[record.sweep, record.batch].add(record.solver)
-    assert list(kinds.values()) == [{"hybrid"}, {"dense"}, {"dense"}]
+    assert "hybrid" in kinds[0, 0]
+    assert kinds[0, 1] == kinds[1, 0] == {"dense"}
 
 
 def test_auto_takes_it_where_a_matrix_is_too_large(monkeypatch):

@@ -29,7 +29,7 @@ class CheapSteps:
 
     begin: Callable[[ReducedPoint], TrustRegionMethod]
     window: int  # steps in which they should halve the objective
-    first: int  # steps before anything can be said about them
+    first: int = 1  # steps before anything can be said about them
 
 
 BeginExact = Callable[
