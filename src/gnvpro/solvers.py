@@ -82,7 +82,7 @@ def exact_passes(problem: Problem, settings: DenseSettings) -> int:
 def squaring_price(problem: Problem, settings: DenseSettings) -> float:
     """What squaring the Jacobian takes, in passes: n m q^2 flops, at 20 to 100 times the speed of a pass's 2 n n_theta or more.
 
-    Measured, a whole exact step took 35 passes for CDR (by this file 54), 40 for peaks (12) and the regression of the race
+    Measured, a whole exact step took 36 passes for CDR (by this file 54), 46 for peaks (12), 59 for the regression of the race
     (72), 90 for DCR (123).
     """
     return seeds_for(problem, settings) * count_directions(problem) ** 2 / (100 * problem.network.n_theta)
