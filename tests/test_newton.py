@@ -144,8 +144,10 @@ def test_inverse_hessian_is_the_inverse_of_autograds_hessian(name):
     assert fit.exact
 
 
+@pytest.mark.parametrize("numbers", [1, 1_000, 1_000_000])  # one row at a time, some, all
 @each_problem
-def test_assembled_hessian_is_autograds(name):
+def test_assembled_hessian_is_autograds(name, numbers, monkeypatch):
+    monkeypatch.setattr("gnvpro.head_hessian.NUMBERS", numbers)
     Z, misfit, a2 = problem(name)
     W = torch.randn(misfit.targets.shape[1], Z.shape[1], dtype=F64, generator=torch.Generator().manual_seed(7)) / 10
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(W).reshape(W.numel(), W.numel())

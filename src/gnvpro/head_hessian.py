@@ -10,6 +10,8 @@ Legend: K -> n_targets, f -> n_features (with the column of ones), a2 -> head_pe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -17,16 +19,15 @@ from gnvpro.misfit import Misfit
 from gnvpro.pairs import pairs, places
 from gnvpro.tall import by_columns
 
-NUMBERS = 1_000_000  # that the products of features may take at a time
+NUMBERS = 1_000_000  # that the products of pairs may take at a time
 
 
 def assemble_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
     """The Hessian in vec(W)."""
     K, f = outputs.shape[1], Z.shape[1]
     sums = Z.new_zeros((K * (K + 1) // 2, f * (f + 1) // 2))
-    curvature = pairs_of_outputs(misfit, outputs)
-    chunk = max(1, NUMBERS // sums.shape[1])
-    for curved, z in zip(curvature.split(chunk, 1), Z.T.split(chunk, 1), strict=True):
+    chunk = max(1, NUMBERS // sum(sums.shape))
+    for curved, z in zip(pairs_of_outputs(misfit, outputs, chunk), Z.T.split(chunk, 1), strict=True):
         sums.addmm_(curved, pairs(z).T)
     H = sums[places(K, Z.device)][:, places(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
     H.diagonal().add_(head_penalty)
@@ -43,18 +44,21 @@ def approximate_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs:
     return assemble_hessian(Z, misfit, head_penalty, outputs)
 
 
-def pairs_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor:
-    """h_kl, (pairs, rows)."""
+def pairs_of_outputs(misfit: Misfit, outputs: Tensor, chunk: int) -> Iterator[Tensor]:
+    """h_kl, (pairs, rows), so many rows at a time."""
     K = outputs.shape[1]
     factors = misfit.hessian_factors(outputs)
     if factors is None:
         apply = misfit.hessian(outputs)
         units = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
-        return torch.cat([apply(unit.expand_as(outputs)).T[k:] for k, unit in enumerate(units)])
-    d, v = factors
-    h = pairs(v.T).neg_()
-    h[places(K, h.device).view(K, K).diagonal()] += d.T
-    return h
+        columns = [apply(unit.expand_as(outputs)).T[k:] for k, unit in enumerate(units)]
+        yield from torch.cat(columns).split(chunk, 1)
+        return
+    squares = places(K, outputs.device).view(K, K).diagonal()
+    for d, v in zip(*(factor.T.split(chunk, 1) for factor in factors), strict=True):
+        h = pairs(v).neg_()
+        h[squares] += d
+        yield h
 
 
 def cholesky(H: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ class Outer:
         return (self.g[:, None] * self.x[:, None]).reshape(-1, *self.g.shape[1:])
 
 
+NUMBERS = 1_000_000  # that products of rows may take at a time
+
 Block = Tensor | Outer
 Rows = dict[str, Block | list[Outer]]  # by parameter; a list where its rows are those of several layers
 
@@ -196,16 +198,28 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _add_outer_outer(out: Tensor, left: Outer, right: Outer) -> None:
-    """A product over the samples of one row for each pair (o, p) with one for each pair (i, j)."""
-    seeded = _over_seeds(left.g, right.g)
-    i, j = left.x.shape[0], right.x.shape[0]
-    if left is right:
-        o = len(seeded)
-        later = torch.triu_indices(o, o, device=out.device)
-        product = (seeded[later[0], later[1]] @ pairs(left.x).T)[places(o, out.device)][:, places(i, out.device)]
-    else:
-        product = seeded.flatten(0, 1) @ (left.x[:, None] * right.x).flatten(0, 1).T
-    out.add_(product.view(*seeded.shape[:2], i, j).transpose(1, 2).reshape(out.shape))
+    """sum_n (sum_m g[o] g'[p]) x[i] x'[j], with the fewer of all products of inputs, or of seeds and an input, written out."""
+    (o, p), (i, j) = (len(left.g), len(right.g)), (len(left.x), len(right.x))
+    if i > o * p:
+        for row, target in zip(_over_seeds(left.g, right.g).unbind(), out.split(i), strict=True):
+            target.addmm_(left.x, (row[:, None] * right.x).flatten(0, 1).T)
+        return
+    size = max(1, NUMBERS // (o * p + i * j))
+    product = out.new_zeros(o * p, i * j)
+    for k in range(0, left.x.shape[1], size):
+        product += _product(left, right, slice(k, k + size))
+    out.add_(product.view(o, p, i, j).transpose(1, 2).reshape(out.shape))
+
+
+def _product(left: Outer, right: Outer, samples: slice) -> Tensor:
+    """(o p, i j), from some samples; each pair is summed once where the two are the same."""
+    seeded = _over_seeds(left.g[:, :, samples], right.g[:, :, samples])
+    x, y = left.x[:, samples], right.x[:, samples]
+    if left is not right:
+        return seeded.flatten(0, 1) @ (x[:, None] * y).flatten(0, 1).T
+    o, device = len(seeded), x.device
+    later = torch.triu_indices(o, o, device=device)
+    return (seeded[later[0], later[1]] @ pairs(x).T)[places(o, device)][:, places(len(x), device)]
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
