@@ -311,7 +311,7 @@ def test_cheap_steps_are_taken_while_they_halve_the_objective_within_their_windo
 
 
 @pytest.mark.parametrize(
-    ("price", "kinds"), [(0.1, ["dense"]), (3.0, ["hybrid", "dense"]), (99.0, ["krylov", "dense"])]
+    ("price", "kinds"), [(0.1, ["dense"]), (5.0, ["hybrid", "dense"]), (99.0, ["krylov", "dense"])]
 )  # in passes; the rows and the trial are seven
 def test_auto_begins_with_the_steps_that_the_price_of_a_matrix_asks_for(monkeypatch, price, kinds):
     monkeypatch.setattr("gnvpro.gauss_newton_methods.squaring_price", lambda problem, settings: price)

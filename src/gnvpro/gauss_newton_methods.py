@@ -22,7 +22,7 @@ from gnvpro.step_rules import Bound, NielsenRule, RadiusRule
 from gnvpro.trust_region import TrustRegion
 from gnvpro.trust_region_methods import DenseMethod, HybridMethod, KrylovWithinBudget, TrustRegionMethod
 
-FEWEST = 5  # quasi-Newton steps in the time of an exact one; where there are less, they are not worth beginning
+FEWEST = 6  # quasi-Newton steps for the price of an exact one; where there are fewer, they are not worth beginning
 KRYLOV_STEPS = 10  # that should halve the objective where the matrix is dear
 
 
@@ -38,7 +38,7 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     cheap = None
     # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
     if dense is not None and settings.solver == "auto" and not start.later:
-        cheap = cheap_steps(objective, settings, dense, refined=start.W is not None)
+        cheap = cheap_steps(objective, settings, dense)
     if dense is not None and cheap is not None:
         method = QuickStart(cheap, partial(dense_method, settings, dense, None), first)
     elif dense is not None:
@@ -53,18 +53,15 @@ def gnvpro(problem: Problem, start: Start, settings: Settings, state: State | No
     return method
 
 
-def cheap_steps(
-    objective: ReducedObjective, settings: Settings, dense: DenseSettings, refined: bool
-) -> CheapSteps | None:
+def cheap_steps(objective: ReducedObjective, settings: Settings, dense: DenseSettings) -> CheapSteps | None:
     """What `auto` takes before exact steps: steps from Krylov spaces where the matrix is dear, else quasi-Newton steps.
 
-    Nothing where an exact step costs little more than these. Of a refined network the work decides how long quasi-Newton
-    steps pay, not the time: budgets of levels are in work.
+    Nothing where an exact step costs little more than these: in time, or in work where that is scarce.
     """
     passes, squaring = exact_passes(objective.problem, dense), squaring_price(objective.problem, dense)
     if dense.full and squaring > passes:
         return CheapSteps(partial(krylov_method, objective, settings, None), KRYLOV_STEPS, KRYLOV_STEPS)
-    window = math.ceil((passes if refined else passes + squaring) / 2)  # a step is two passes
+    window = math.ceil((passes if settings.by_work else passes + squaring) / 2)  # a step is two passes
     if window < FEWEST:
         return None
     builder = KrylovWithinBudget(replace(settings, max_rank=1))

@@ -49,6 +49,7 @@ class Settings:
     batch_size: int
     seed: int
     passes_left: Callable[[], float]  # over the batch, that the budget still allows
+    by_work: bool = False  # whether work is scarce, rather than time: levels have a budget each
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 Far from a minimum a quasi-Newton step gains as much as an exact one for a fraction of the time. So does, for losses other than
 least squares, a step from a Krylov space, where the matrix takes longer to square than its rows take to make: on peaks it
 takes half the time, and quasi-Newton steps before it gain nothing. They pay while they halve the objective within a number of
-steps, the window, or, when there were fewer, are on the way to. For quasi-Newton steps that is the time of an exact one, or its
-work (see `cheap_steps` in `gauss_newton_methods`).
+steps, the window, or, when there were fewer, are on the way to. For quasi-Newton steps that is the time of an exact one, or, in
+a run with a budget for each level, its work (see `cheap_steps` in `gauss_newton_methods`).
 """
 
 from __future__ import annotations

@@ -233,7 +233,16 @@ def train(
                 solver, Problem(network, data.inputs, data.misfit, penalty, plan.head_penalty), eliminator, exact
             )
         settings = Settings(
-            eliminator, solver, exact, max_rank, rtol, learning_rate, stochastic_batch, seed, lambda: math.inf
+            eliminator,
+            solver,
+            exact,
+            max_rank,
+            rtol,
+            learning_rate,
+            stochastic_batch,
+            seed,
+            passes_left=lambda: math.inf,
+            by_work=len(plan.budgets) > 1,
         )
         watchers = [*listeners, *([progress_listener()] if progress else [])]
         identity = run_identity(model, data, held_out, plan, settings, objective, memory) if plan.checkpoint else {}
