@@ -3,9 +3,9 @@
     GNVPRO_DATA=DIR python benchmarks/auto.py [--problems cdr dcr ...] [--seeds 0 1 2] [--seconds 15] [--repetitions 2]
 
 Each problem is trained on one thread by each solver until its seconds are up, and the same again, solvers in turn: every
-iteration counts with the less of its seconds, since a shared machine is slow at times. The accuracies are values of the training
-objective, a factor of sqrt(10) apart, down to the least that the best solver reaches on the median seed within its
-seconds; a time is the median over the seeds. Goal: auto at most 1.2 times the better of dense and Krylov, everywhere.
+iteration counts with the less of its seconds, since a shared machine is slow at times. The accuracies are values of the
+training objective, a factor of sqrt(10) apart, down to the least that the best solver reaches on the median seed within
+its seconds; a time is the median over the seeds. Goal: auto at most 1.2 times the better of dense and Krylov, everywhere.
 
 Not in the list is Indian Pines: its exact step has 9072 directions, 2.6 GB of matrices and 8e12 flops an iteration.
 """
