@@ -13,13 +13,14 @@ SEEDS, SAMPLES = 3, 20
 MADE_OF = [[(2, 7), (3, 4)], [(2, 7), 5, (3, 4)], [5, (4, 4), (4, 4)], [(1, 1)], [4]]
 
 
-@pytest.fixture(params=MADE_OF, ids=str)
-def blocks(request):
+@pytest.fixture
+def draw():
     generator = torch.Generator().manual_seed(3)
+    return lambda *shape: torch.randn(*shape, dtype=F64, generator=generator)
 
-    def draw(*shape):
-        return torch.randn(*shape, dtype=F64, generator=generator)
 
+@pytest.fixture(params=MADE_OF, ids=str)
+def blocks(request, draw):
     made = []
     for part in request.param:
         if isinstance(part, int):
@@ -36,25 +37,25 @@ def dense(blocks):
 
 
 @pytest.mark.parametrize("numbers", [1, 100, 1_000_000])  # one sample at a time, some, all
-def test_the_square(blocks, dense, numbers, monkeypatch):
+def test_the_square(blocks, dense, draw, numbers, monkeypatch):
     monkeypatch.setattr("gnvpro.outer.NUMBERS", numbers)
     q = len(dense)
-    before = torch.randn(q, q, dtype=F64)
+    before = draw(q, q)
     out = before.clone()
     blocks.add_square(out)
     assert relative((out - before).tril(), (dense.flatten(1) @ dense.flatten(1).T).tril()) <= 1e-14
 
 
-def test_products_and_couplings(blocks, dense):
-    v, y = torch.randn(SAMPLES, SEEDS, dtype=F64), torch.randn(SAMPLES, 4, dtype=F64)
-    left, z = torch.randn(6, SEEDS, SAMPLES, dtype=F64), torch.randn(5, SAMPLES, dtype=F64)
+def test_products_and_couplings(blocks, dense, draw):
+    v, y = draw(SAMPLES, SEEDS), draw(SAMPLES, 4)
+    left, z = draw(6, SEEDS, SAMPLES), draw(5, SAMPLES)
     assert relative(blocks.times(v), torch.einsum("qmn,nm->q", dense, v)) <= 1e-14
     assert relative(blocks.couple(y), torch.einsum("qmn,nk->qmk", dense, y)) <= 1e-14
     assert relative(blocks.couple_each(left, z), torch.einsum("qmn,kmn,fn->qkf", dense, left, z)) <= 1e-14
 
 
-def test_other_seeds(blocks, dense):
-    R = torch.randn(2, SAMPLES, SEEDS, dtype=F64)
+def test_other_seeds(blocks, dense, draw):
+    R = draw(2, SAMPLES, SEEDS)
     mixed = blocks.mix(R)
     rows = torch.cat([block.dense() if isinstance(block, Outer) else block for block in mixed.blocks])
     assert relative(rows, torch.einsum("jnm,qmn->qjn", R, dense)) <= 1e-14
