@@ -30,14 +30,14 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.find_head import find_head
-from gnvpro.losses import get_loss, prepare_targets
-from gnvpro.misfit import Misfit
-from gnvpro.network import SeparableNetwork, WorkMeter
+from gnvpro.network.find_head import find_head
+from gnvpro.problem.losses import get_loss, prepare_targets
+from gnvpro.problem.misfit import Misfit
+from gnvpro.network.separable import SeparableNetwork, WorkMeter
 from gnvpro.networks import ConvNet, NeuralODE
-from gnvpro.objective import Problem, ReducedObjective, ReducedPoint
-from gnvpro.penalties import Tikhonov
-from gnvpro.training import default_eliminator
+from gnvpro.objectives.reduced import Problem, ReducedObjective, ReducedPoint
+from gnvpro.problem.penalties import Tikhonov
+from gnvpro.training.train import default_eliminator
 
 F64 = torch.float64
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.networks import NeuralODE
-from gnvpro.solvers import DenseSettings
+from gnvpro.methods.choose_solver import DenseSettings
 
 
 def load(path: str, seed: int, scaled: bool) -> tuple[tuple[Tensor, Tensor], ...]:

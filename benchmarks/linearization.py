@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from gnvpro.linearize import linearize
+from gnvpro.network.derivatives.chain import linearize
 from gnvpro.networks import MLP, ConvNet, NeuralODE
 
 CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
-import gnvpro.network
-import gnvpro.run
+import gnvpro.network.separable
+import gnvpro.training.run
 from gnvpro.networks import ConvNet, NeuralODE
 
 ALL = 1e15

@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from checks import Dense
 from gnvpro import Loss, Tikhonov, time_differences
-from gnvpro.arguments import check_targets
-from gnvpro.find_head import find_head
-from gnvpro.head import Eliminator
-from gnvpro.losses import get_loss
-from gnvpro.network import SeparableNetwork, WorkMeter
+from gnvpro.training.arguments import check_targets
+from gnvpro.network.find_head import find_head
+from gnvpro.head.eliminator import Eliminator
+from gnvpro.problem.losses import get_loss
+from gnvpro.network.separable import SeparableNetwork, WorkMeter
 from gnvpro.networks import MLP, NeuralODE, ResNet
-from gnvpro.objective import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
-from gnvpro.penalties import OperatorFactory
-from gnvpro.training import default_eliminator
+from gnvpro.objectives.reduced import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
+from gnvpro.problem.penalties import OperatorFactory
+from gnvpro.training.train import default_eliminator
 
 F64 = torch.float64
 F32 = torch.float32

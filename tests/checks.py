@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from gnvpro.operators import LinearOperator
+from gnvpro.linalg.operators import LinearOperator
 
 F64 = torch.float64
 

@@ -8,19 +8,20 @@ trust-region method; for least squares, logistic and multinomial regression, and
 
 from typing import TYPE_CHECKING, Any
 
-from gnvpro import listeners, networks
-from gnvpro.history import History, Record
-from gnvpro.losses import HalfSquaredError, Logistic, Loss, Multinomial
-from gnvpro.newton import Newton, NewtonKrylov
-from gnvpro.operators import LinearOperator
-from gnvpro.penalties import Tikhonov, time_differences
-from gnvpro.solvers import DenseSettings
-from gnvpro.status import Status
-from gnvpro.training import Result, train
+from gnvpro import networks
+from gnvpro.training import listeners
+from gnvpro.training.history import History, Record
+from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.head.newton import Newton, NewtonKrylov
+from gnvpro.linalg.operators import LinearOperator
+from gnvpro.problem.penalties import Tikhonov, time_differences
+from gnvpro.methods.choose_solver import DenseSettings
+from gnvpro.minimize.status import Status
+from gnvpro.training.train import Result, train
 
 if TYPE_CHECKING:
-    from gnvpro.estimators import GNvproClassifier as GNvproClassifier
-    from gnvpro.estimators import GNvproRegressor as GNvproRegressor
+    from gnvpro.sklearn.estimators import GNvproClassifier as GNvproClassifier
+    from gnvpro.sklearn.estimators import GNvproRegressor as GNvproRegressor
 
 __version__ = "0.1.0"
 
@@ -49,7 +50,7 @@ def __getattr__(name: str) -> Any:
     """The scikit-learn estimators, imported when asked for: nothing else here needs scikit-learn."""
     if name in ("GNvproClassifier", "GNvproRegressor"):
         try:
-            from gnvpro import estimators
+            from gnvpro.sklearn import estimators
         except ImportError as error:
             raise ImportError(f"{name} needs scikit-learn: pip install 'gnvpro[sklearn]'") from error
         return getattr(estimators, name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.race.problems import Spec
 
-from gnvpro.solvers import SOLVERS
+from gnvpro.methods.choose_solver import SOLVERS
 
 from . import gnvpro
 

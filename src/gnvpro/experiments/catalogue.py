@@ -17,7 +17,7 @@ from gnvpro.data import Split, cdr, cifar10, data_directory, dcr, ellipse, india
 from gnvpro.experiments.inner_accuracy import study
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, Training
 from gnvpro.networks import MLP, ConvNet, NeuralODE, ResNet
-from gnvpro.newton import NewtonKrylov
+from gnvpro.head.newton import NewtonKrylov
 
 SETS = ("train", "validation", "test")
 SHOWN_IMAGES = 400  # CIFAR-10 test images kept for the figure

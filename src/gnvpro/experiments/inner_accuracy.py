@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnvpro.arguments import check_targets
+from gnvpro.training.arguments import check_targets
 from gnvpro.experiments.settings import Loaded, Settings
-from gnvpro.find_head import find_head
-from gnvpro.losses import Multinomial
-from gnvpro.network import SeparableNetwork, WorkMeter
-from gnvpro.newton import NewtonKrylov
-from gnvpro.objective import Problem, ReducedObjective
+from gnvpro.network.find_head import find_head
+from gnvpro.problem.losses import Multinomial
+from gnvpro.network.separable import SeparableNetwork, WorkMeter
+from gnvpro.head.newton import NewtonKrylov
+from gnvpro.objectives.reduced import Problem, ReducedObjective
 
 TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-10)
 RANKS = (5, 10, 15, 20, 25)

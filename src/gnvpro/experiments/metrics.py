@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.data import Samples
-from gnvpro.losses import get_loss, prepare_targets
-from gnvpro.misfit import Misfit
+from gnvpro.problem.losses import get_loss, prepare_targets
+from gnvpro.problem.misfit import Misfit
 
 CHUNK = 2000  # samples at a time
 KEPT_OUTPUTS = 2_000_000  # numbers of a set's outputs kept for figures; of larger sets, evenly spaced samples

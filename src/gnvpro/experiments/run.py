@@ -21,14 +21,14 @@ import torch
 from torch import nn
 
 import gnvpro
-from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.training.arguments import check_choice, check_count, check_number
 from gnvpro.data.extras import need
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, spread
 from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
-from gnvpro.listeners import CSVFile
-from gnvpro.solvers import SOLVERS
+from gnvpro.training.listeners import CSVFile
+from gnvpro.methods.choose_solver import SOLVERS
 
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 PREDICTIONS, CHECKPOINT = "predictions.npz", "checkpoint.pt"

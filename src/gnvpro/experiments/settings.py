@@ -14,7 +14,7 @@ from torch import nn
 
 import gnvpro
 from gnvpro.data import Split
-from gnvpro.head import Eliminator
+from gnvpro.head.eliminator import Eliminator
 
 TITLES = {
     "gnvpro": "GNvpro",

@@ -150,7 +150,7 @@ class TangentFlow(ABC):
 
 @dataclass(frozen=True)
 class FlowLinearization:
-    """Output of a flow network and its derivative at a point; see `gnvpro.linearize.Linearization`."""
+    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.chain.Linearization`."""
 
     output: Tensor
     shapes: Mapping[str, torch.Size]

@@ -1,0 +1,92 @@
+"""Eliminating the head for least squares: directly, by one factorisation.
+
+    sqrt(w) Z = U S V'                       (w = 1/n; thin, so U is (rows, k), V is (n_features, k))
+    W         = C' sqrt(w) U S (S^2 + a2)^-1 V'
+    D inv     = D V (S^2 + a2)^-1 V' + D (I - V V') / a2
+
+The last term exists only where there are fewer rows than features. With a2 = 0 the solution of minimum norm is taken:
+singular values that are rounding error count as zero, and so do their inverses.
+
+W alone comes from Cholesky's factor of Z'wZ + a2 I, at a third of the time, where a2 makes that safe: what rounding leaves of
+the gradient in W is epsilon |Z|^2 |W|, as for the singular values. Derivatives, which need inv, always come from those.
+
+Legend: paper's U and V are swapped here (its features are columns), Sigma -> s, alpha_2 -> head_penalty (a2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import HeadFit, WarmStart
+from gnvpro.problem.misfit import Misfit
+from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.minimize.status import Status
+from gnvpro.linalg.columns import times
+
+SAFE = 1e-12  # penalty, relative to the trace of Z'wZ, that bounds the condition of the normal equations
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """The exact solution of the inner problem for `HalfSquaredError`."""
+
+    def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
+        """The head that minimises the penalised squared error; needs no start."""
+        root = misfit.roots
+        X = root * Z
+        decomposition = _Decomposition(X, head_penalty)
+        gram = X.T @ X
+        diagonal = gram.diagonal()
+        if head_penalty > SAFE * float(diagonal.sum()):
+            diagonal.add_(head_penalty)
+            W = torch.cholesky_solve((root * X).T @ misfit.targets, torch.linalg.cholesky(gram)).T
+        else:
+            W = decomposition.head(root, misfit.targets)
+        return HeadFit(
+            W,
+            times(Z, W.T),
+            Status.CONVERGED,
+            1,
+            lambda: (decomposition.inverse(W.shape), None),
+            exact=True,
+            rowwise=True,
+        )
+
+
+@dataclass(frozen=True)
+class _Decomposition:
+    """U S V' of weighted features, made when something is asked of it."""
+
+    X: Tensor
+    head_penalty: float
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """U, s, V' and s^2 + a2."""
+        U, s, Vt = torch.linalg.svd(self.X, full_matrices=False)
+        denominator = s.square() + self.head_penalty
+        if self.head_penalty == 0:
+            denominator[s <= torch.finfo(s.dtype).eps * max(self.X.shape) * s[0]] = torch.inf
+        return U, s, Vt, denominator
+
+    def head(self, root: Tensor, targets: Tensor) -> Tensor:
+        """W; the weights go to U, which has fewer columns than there may be targets."""
+        U, s, Vt, denominator = self.parts
+        return (targets.T @ (root * U)) * (s / denominator) @ Vt
+
+    def inverse(self, shape: torch.Size) -> LinearOperator:
+        """The inverse Hessian of the inner problem, for W of this shape."""
+        _, _, Vt, denominator = self.parts
+        spectrum = 1.0 / denominator
+        outside = 1.0 / self.head_penalty if self.head_penalty > 0 and Vt.shape[0] < Vt.shape[1] else 0.0
+
+        def solve(D: Tensor) -> Tensor:
+            projected = D @ Vt.T
+            solution = (projected * spectrum) @ Vt
+            return solution + outside * (D - projected @ Vt) if outside else solution
+
+        return symmetric(tuple(shape), solve)

@@ -1,0 +1,260 @@
+"""Eliminating the head for any convex loss, by the trust-region Newton method that also moves theta.
+
+    gradient   (misfit gradient)' Z + a2 W
+    Hessian    D -> (H (Z D'))' Z + a2 D                      H the Hessian of the misfit in the outputs
+
+`NewtonKrylov` is the paper's: a Krylov space for each step, and the pseudo-inverse of the last one as the inverse
+Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'. A small head takes Newton's own steps,
+with a new factor for each. A larger one keeps its factor: in the coordinates y = L' vec(W) the Hessian near by is almost
+the identity, so Krylov spaces of a few dimensions suffice; the factor of the last accepted point comes with the warm
+start. The inverse is exact.
+
+Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and eps_abs -> rtol and atol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import HeadFit, WarmStart
+from gnvpro.head.hessian import approximate_hessian, assemble_hessian, cholesky
+from gnvpro.minimize.krylov import Arnoldi, Krylov, KrylovModel, arnoldi
+from gnvpro.problem.misfit import Misfit
+from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.minimize.line_model import LineModel, SearchRule
+from gnvpro.minimize.status import Status
+from gnvpro.linalg.columns import times
+from gnvpro.minimize.trust_region import TrustRegion, minimize
+
+SMALL = 100  # entries of a head whose Hessian is assembled at every step
+
+
+@dataclass(frozen=True)
+class HeadPoint:
+    """The inner objective at one head, in the coordinates y = factor' vec(W) (or vec(W) where there is no factor)."""
+
+    objective: HeadObjective
+    x: Tensor
+    W: Tensor
+    outputs: Tensor
+    value: float
+
+    @cached_property
+    def gradient_W(self) -> Tensor:
+        """The gradient in the original coordinates."""
+        inner = self.objective
+        return inner.misfit.gradient(self.outputs).T @ inner.Z + inner.head_penalty * self.W
+
+    @property
+    def gradient_norm(self) -> float:
+        """Its Frobenius norm, which the tolerances bound."""
+        return float(torch.linalg.vector_norm(self.gradient_W))
+
+    def forget(self) -> None:
+        """Nothing here is worth it."""
+
+    def gradient(self) -> Tensor:
+        """The gradient in the coordinates of x."""
+        return self.objective.pull_back(self.gradient_W)
+
+    def curvature(self) -> LinearOperator:
+        """The Hessian in the coordinates of x."""
+        inner = self.objective
+        hessian_W = inner.hessian(self.outputs)
+        return symmetric(tuple(self.x.shape), lambda d_x: inner.pull_back(hessian_W(inner.to_W(d_x))))
+
+
+@dataclass(frozen=True)
+class HeadObjective:
+    """misfit(Z W') + head_penalty/2 |W|^2 as a function of W alone."""
+
+    Z: Tensor
+    misfit: Misfit
+    head_penalty: float
+    factor: Tensor | None = None
+    epsilon: float = 10 * torch.finfo(torch.float64).eps  # a sum of many terms loses a digit
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_targets, n_features)."""
+        return self.misfit.targets.shape[1], self.Z.shape[1]
+
+    @property
+    def entries(self) -> int:
+        """Of W."""
+        return self.shape[0] * self.shape[1]
+
+    def to_W(self, x: Tensor) -> Tensor:
+        """W from its coordinates: L^-T y."""
+        if self.factor is not None:
+            x = torch.linalg.solve_triangular(self.factor.T, x[:, None], upper=True)[:, 0]
+        return x.reshape(self.shape)
+
+    def from_W(self, W: Tensor) -> Tensor:
+        """The coordinates of W: L' vec(W)."""
+        return W.reshape(-1) if self.factor is None else self.factor.T @ W.reshape(-1)
+
+    def pull_back(self, gradient_W: Tensor) -> Tensor:
+        """A gradient in W as one in the coordinates: L^-1 vec(gradient)."""
+        if self.factor is None:
+            return gradient_W.reshape(-1)
+        return torch.linalg.solve_triangular(self.factor, gradient_W.reshape(-1, 1), upper=False)[:, 0]
+
+    def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """The Hessian in W as a map of dW."""
+        apply = self.misfit.hessian(outputs)
+        return lambda dW: apply(times(self.Z, dW.T)).T @ self.Z + self.head_penalty * dW
+
+    def hessian_matrix(self, outputs: Tensor) -> Tensor:
+        """The Hessian in vec(W)."""
+        return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs)
+
+    def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
+        """Evaluate; needs no help from a point near by."""
+        W = self.to_W(x)
+        outputs = times(self.Z, W.T)
+        value = self.misfit.value(outputs) + 0.5 * self.head_penalty * float(W.square().sum())
+        return HeadPoint(self, x, W, outputs, value)
+
+    def at_W(self, W: Tensor) -> HeadPoint:
+        """Evaluate at a head given as a matrix."""
+        return self.at(self.from_W(W), None)
+
+    def first(self, start: WarmStart | None) -> tuple[HeadPoint, WarmStart | None]:
+        """Where to begin: the warm start, unless W = 0 is better.
+
+        Where classes are nearly separable W is large. At a theta farther off its outputs may then be large and wrong,
+        the loss flat around them, and Newton's method slow to come back; from zero it never is.
+        """
+        zero = self.at_W(self.Z.new_zeros(self.shape))
+        if start is None:
+            return zero, None
+        warm = self.at_W(start.W)
+        return (warm, start) if warm.value < zero.value else (zero, None)
+
+
+@dataclass(frozen=True)
+class NewtonKrylov:
+    """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian.
+
+    Given to `train` as `eliminator=NewtonKrylov(max_rank=15)`.
+
+    >>> NewtonKrylov(max_rank=15).atol
+    1e-10
+    """
+
+    max_rank: int = 100
+    krylov_rtol: float = 1e-3
+    atol: float = 1e-10
+    rtol: float = 1e-10
+    iterations: int = 400
+
+    def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
+        """The head that minimises the penalised misfit."""
+        objective = HeadObjective(Z, misfit, head_penalty)
+        first, _ = objective.first(start)
+        last: list[Arnoldi] = []
+
+        def build_model(point: HeadPoint) -> KrylovModel:
+            model = Krylov(self.max_rank, self.krylov_rtol)(point)
+            last[:] = [model.factors]
+            return model
+
+        tolerance = gradient_tolerance(objective, first, self.atol, self.rtol)
+        region = TrustRegion(objective, build_model, first)
+        point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
+
+        def build_inverse() -> tuple[LinearOperator, None]:
+            factors = (
+                last[0] if last else arnoldi(point.curvature().mv, -point.gradient(), self.max_rank, self.krylov_rtol)
+            )
+            shape = objective.shape
+            return LinearOperator(
+                shape,
+                shape,
+                lambda D: factors.pseudo_inverse(D.reshape(-1)).reshape(shape),
+                lambda D: factors.pseudo_inverse_transposed(D.reshape(-1)).reshape(shape),
+            ), None
+
+        return HeadFit(point.W, point.outputs, status, done, build_inverse, exact=False)
+
+
+@dataclass(frozen=True)
+class Newton:
+    """Newton's method preconditioned by a Cholesky factor of a Hessian near by; the inverse Hessian is exact.
+
+    >>> from gnvpro.problem.losses import Logistic
+    >>> Z = torch.tensor([[1.0], [1.0], [1.0], [1.0]], dtype=torch.float64)  # a bias alone
+    >>> C = torch.tensor([[1.0], [1.0], [1.0], [0.0]], dtype=torch.float64)
+    >>> fit = Newton().fit(Z, Misfit.mean(Logistic(), C), 0.0, None)
+    >>> round(float(torch.sigmoid(fit.W)), 6)  # the share of ones
+    0.75
+    """
+
+    atol: float = 1e-10
+    rtol: float = 1e-10
+    iterations: int = 400
+    refactor_after: int = 3  # trials; a factor that has not brought convergence by then is too old
+
+    def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
+        """The head that minimises the penalised misfit."""
+        plain = HeadObjective(Z, misfit, head_penalty)
+        point, start = plain.first(start)
+        tolerance = gradient_tolerance(plain, point, self.atol, self.rtol)
+
+        def converged(point: HeadPoint) -> bool:
+            return point.gradient_norm <= tolerance
+
+        if plain.entries <= SMALL:
+            region = TrustRegion(plain, newton_direction, point, rule=SearchRule())
+            point, status, done = minimize(region, converged, self.iterations)
+            factor = None
+        else:
+            point, status, done, factor = self._precondition(plain, point, start.factor if start else None, converged)
+        W, outputs = point.W, point.outputs
+
+        def build_inverse() -> tuple[LinearOperator, Tensor]:
+            exact = cholesky(plain.hessian_matrix(outputs))
+            return symmetric(
+                plain.shape, lambda D: torch.cholesky_solve(D.reshape(-1, 1), exact).reshape(plain.shape)
+            ), exact
+
+        return HeadFit(W, outputs, status, done, build_inverse, exact=True, old_factor=factor)
+
+    def _precondition(
+        self, plain: HeadObjective, point: HeadPoint, factor: Tensor | None, converged: Callable[[HeadPoint], bool]
+    ) -> tuple[HeadPoint, Status, int, Tensor | None]:
+        """Krylov steps in the coordinates of a factor, which is renewed after a few; the last factor too."""
+        status, done = Status.ITERATIONS_SPENT, 0
+        while done < self.iterations and status is Status.ITERATIONS_SPENT:
+            if factor is None or done:
+                factor = cholesky(approximate_hessian(plain.Z, plain.misfit, plain.head_penalty, point.outputs))
+            objective = replace(plain, factor=factor)
+            begin = objective.at_W(point.W)
+            region = TrustRegion(objective, Krylov(30, 0.1), begin)
+            # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
+            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
+                budget = min(self.refactor_after, self.iterations - done)
+                point, status, used = minimize(region, converged, budget)
+                done += max(used, 1)
+        return point, status, done, factor
+
+
+def newton_direction(point: HeadPoint) -> LineModel:
+    """Newton's step, from the Hessian at the point."""
+    factor, gradient = cholesky(point.objective.hessian_matrix(point.outputs)), point.gradient()
+    direction = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+    return LineModel(direction, float(gradient @ direction), len(gradient))
+
+
+def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, rtol: float) -> float:
+    """Absolute, or relative to the gradient at the start or at W = 0: a bad start must not loosen the answer."""
+    if rtol * first.gradient_norm <= atol:
+        return atol
+    zero = objective.at_W(torch.zeros_like(first.W))
+    return max(atol, rtol * min(first.gradient_norm, zero.gradient_norm))

@@ -1,0 +1,130 @@
+"""The derivative of the outputs in the features when the head moves with them: one identity for every loss.
+
+With G and H the gradient and Hessian of the misfit in the outputs, and inv the inverse Hessian of the inner problem,
+
+    mixed(dZ) = (H (dZ W'))' Z + G' dZ                       derivative of grad_W Phi in the features
+    dW(dZ)    = -inv mixed(dZ)                               implicit differentiation of grad_W Phi = 0   (paper, eq. 16)
+    P(dZ)     = dZ W' + Z dW(dZ)'                            d outputs                                    (paper, eq. 14)
+
+The Gauss-Newton model of the reduced objective, as a map on feature tangents, is
+
+    curvature = P' H P + a2 dW' dW.
+
+When inv is exact, the cross terms cancel and it simplifies to
+
+    <dZ, curvature dZ> = <dZ W', H dZ W'> - <S1, inv S1> + <S2, inv S2>,     S1 = (H (dZ W'))' Z,  S2 = G' dZ,
+
+which costs half the products. When H only multiplies rows by weights (least squares), W enters through W'W and no array
+of (rows, n_targets) is formed except in S2. Nothing here knows the network; it stands to the right:
+J_red = P J_F, with J_F = d features / d theta.
+
+Legend: J_theta w -> head_jacobian, J_theta G_red -> output_jacobian @ feature Jacobian, grad L -> G, grad^2 L -> H.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import HeadFit
+from gnvpro.problem.misfit import Misfit
+from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.linalg.columns import times
+
+
+@dataclass(frozen=True)
+class ReducedDerivatives:
+    """Everything about the eliminated head's derivatives that does not depend on the network."""
+
+    Z: Tensor  # with the column of ones, if any
+    n_features: int  # without it
+    misfit: Misfit
+    fit: HeadFit
+    head_penalty: float
+
+    @cached_property
+    def G(self) -> Tensor:
+        """The gradient of the misfit in the outputs."""
+        return self.misfit.gradient(self.fit.outputs)
+
+    @cached_property
+    def W(self) -> Tensor:
+        """The head without its bias."""
+        return self.fit.W[:, : self.n_features].contiguous()
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self.W.T @ self.W
+
+    @cached_property
+    def _apply_hessian(self):  # type: ignore[no-untyped-def]
+        return self.misfit.hessian(self.fit.outputs)
+
+    def feature_gradient(self) -> Tensor:
+        """The gradient of the reduced misfit in the features: the head's own motion contributes nothing at a minimum."""
+        return times(self.G, self.W)
+
+    def _pad(self, D: Tensor) -> Tensor:
+        """(n_targets, n_features) with a zero column for the bias, whose feature is constant."""
+        return torch.nn.functional.pad(D, (0, self.Z.shape[1] - self.n_features))
+
+    @property
+    def head_jacobian(self) -> LinearOperator:
+        """dZ -> dW."""
+        inverse = self.fit.inverse_hessian
+
+        def mv(dZ: Tensor) -> Tensor:
+            return -inverse.mv(self._apply_hessian(times(dZ, self.W.T)).T @ self.Z + self._pad(self.G.T @ dZ))
+
+        def rmv(dW: Tensor) -> Tensor:
+            D = -inverse.rmv(dW)
+            return times(self._apply_hessian(times(self.Z, D.T)), self.W) + times(self.G, D[:, : self.n_features])
+
+        return LinearOperator((self.Z.shape[0], self.n_features), tuple(self.fit.W.shape), mv, rmv)
+
+    @property
+    def output_jacobian(self) -> LinearOperator:
+        """dZ -> d_outputs, the head following."""
+        head = self.head_jacobian
+
+        def mv(dZ: Tensor) -> Tensor:
+            return times(dZ, self.W.T) + times(self.Z, head.mv(dZ).T)
+
+        def rmv(d_outputs: Tensor) -> Tensor:
+            return times(d_outputs, self.W) + head.rmv(d_outputs.T @ self.Z)
+
+        return LinearOperator(head.domain, tuple(self.fit.outputs.shape), mv, rmv)
+
+    @property
+    def curvature(self) -> LinearOperator:
+        """dZ -> the Gauss-Newton model of the reduced misfit and head penalty, times dZ."""
+        shape = (self.Z.shape[0], self.n_features)
+        if not self.fit.exact:
+            return symmetric(shape, self._curvature_composed)
+        if self.misfit.isotropic and self.fit.rowwise:
+            return symmetric(shape, self._curvature_isotropic)
+        return symmetric(shape, self._curvature_exact)
+
+    def _curvature_composed(self, dZ: Tensor) -> Tensor:
+        P, head = self.output_jacobian, self.head_jacobian
+        return P.rmv(self._apply_hessian(P.mv(dZ))) + self.head_penalty * head.rmv(head.mv(dZ))
+
+    def _curvature_exact(self, dZ: Tensor) -> Tensor:
+        inverse = self.fit.inverse_hessian.mv
+        bent = self._apply_hessian(times(dZ, self.W.T))
+        bent = bent - self._apply_hessian(times(self.Z, inverse(bent.T @ self.Z).T))
+        return times(bent, self.W) + self._residual_term(dZ)
+
+    def _curvature_isotropic(self, dZ: Tensor) -> Tensor:
+        # inv multiplies from the right only, so it may act on (n_features, n_features) blocks before W does
+        weights = self.misfit.weights
+        weighted = weights * dZ
+        block = self.fit.inverse_hessian.mv(weighted.T @ self.Z)
+        return times(weighted - weights * times(self.Z, block.T), self._gram) + self._residual_term(dZ)
+
+    def _residual_term(self, dZ: Tensor) -> Tensor:
+        S2 = self._pad(self.G.T @ dZ)
+        return times(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])

@@ -1,0 +1,205 @@
+"""The step on a Krylov space: Arnoldi, the projected problem within a radius, and the pseudo-inverse.
+
+At a point with gradient g and curvature A (symmetric, positive semi-definite), Arnoldi started at -g gives
+
+    A Q_r = Q_{r+1} H_r        Q orthonormal, H_r an (r+1) x r upper Hessenberg matrix,       beta = |g|
+
+and the step is s = Q_r z. Where the radius does not bind, z is that of GMRES without restarts (paper, sec. 2.3),
+
+    z = argmin_z |H_r z - beta e_1|.
+
+Where it does, z minimises the quadratic model within the radius: with T the symmetric part of H_r[:r],
+
+    z(lambda) = argmin_z  -beta z_1 + 1/2 z' T z + lambda/2 |z|^2,      lambda >= 0 the root of |z(lambda)| = radius.
+
+(The paper adds lambda to the residual's norm instead, which weighs a direction of curvature e by e / (e^2 + lambda) and
+so all but leaves out the flat directions: on the CDR surrogate that costs a factor of up to three in test error.)
+The GMRES step is never longer than the minimiser of the model, so the two cases meet. With one eigen-decomposition of T
+every lambda costs a few multiplications of r-vectors: a rejected trial asks the same factorisation for a shorter step
+and pays for nothing but the trial itself. The model promises
+
+    predicted reduction = beta z_1 - 1/2 z' T z.
+
+Arnoldi breaks down when the space is invariant (always when r reaches the dimension of the problem). That is luck, not
+failure: the factorisation is then exact and simply stops there.
+
+Legend: Q_{r+1} -> basis (rows are the vectors), H_r -> hessenberg, r -> rank, beta -> beta, lambda -> damping,
+Delta -> radius.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from torch import Tensor
+
+from gnvpro.minimize.step_rules import Step
+from gnvpro.minimize.trust_region import Point
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Arnoldi:
+    """A Q_r = Q_{r+1} H_r, from the starting vector beta q_1."""
+
+    basis: Tensor  # (rank + 1, n); the last row is zero after a breakdown
+    hessenberg: Array  # (rank + 1, rank)
+    beta: float
+    residual: float  # |H_r z - beta e_1| / beta at its minimum: what GMRES has left
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the Krylov space."""
+        return self.hessenberg.shape[1]
+
+    @cached_property
+    def gmres(self) -> Array:
+        """The coordinates of the step with the smallest residual; rounding error is not divided by."""
+        right = np.zeros(self.rank + 1)
+        right[0] = self.beta
+        return np.linalg.lstsq(self.hessenberg, right, rcond=1e-14)[0]
+
+    @cached_property
+    def projected(self) -> Array:
+        """The symmetric part of Q_r' A Q_r."""
+        square = self.hessenberg[:-1]
+        return 0.5 * (square + square.T)
+
+    @cached_property
+    def ritz(self) -> tuple[Array, Array]:
+        """Its eigenvalues, what is below rounding error lifted to it, and eigenvectors."""
+        values, vectors = np.linalg.eigh(self.projected)
+        return np.maximum(values, 1e-14 * abs(values).max()), vectors
+
+    def pseudo_inverse(self, y: Tensor) -> Tensor:
+        """Q_r H_r^+ Q_{r+1}' y."""
+        small = self.basis @ y
+        return self.basis[:-1].T @ small.new_tensor(self._pinv @ small.cpu().numpy())
+
+    def pseudo_inverse_transposed(self, x: Tensor) -> Tensor:
+        """The exact transpose: Q_{r+1} H_r^+' Q_r' x."""
+        small = self.basis[:-1] @ x
+        return self.basis.T @ small.new_tensor(self._pinv.T @ small.cpu().numpy())
+
+    @cached_property
+    def _pinv(self) -> Array:
+        return np.asarray(np.linalg.pinv(self.hessenberg), dtype=np.float64)
+
+
+def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: float) -> Arnoldi:
+    """Factor the operator on the Krylov space of `start` until GMRES would have a relative residual of `rtol`."""
+    n = start.numel()
+    beta = float(torch.linalg.vector_norm(start))
+    max_rank = min(max_rank, n)
+    if beta == 0.0 or not math.isfinite(beta) or max_rank == 0:
+        return Arnoldi(start.new_zeros((1, n)), np.zeros((1, 0)), beta, 1.0)
+    basis = start.new_zeros((max_rank + 1, n))
+    basis[0] = start / beta
+    hessenberg = np.zeros((max_rank + 1, max_rank))
+    rotations: list[tuple[float, float]] = []  # Givens rotations that make the Hessenberg matrix triangular
+    residual, rank = 1.0, 0
+    while rank < max_rank and residual > rtol:
+        product = mv(basis[rank])
+        if not torch.isfinite(product).all():
+            break
+        scale = float(torch.linalg.vector_norm(product))
+        known = basis[: rank + 1]
+        coefficients = product.new_zeros(rank + 1)
+        for _ in range(2):  # once is not enough in floating point, twice is
+            correction = known @ product
+            product = product - correction @ known
+            coefficients += correction
+        norm = float(torch.linalg.vector_norm(product))
+        broke_down = norm <= 1e-14 * scale or rank + 1 == n
+        norm = 0.0 if broke_down else norm
+        column = np.append(coefficients.cpu().numpy(), norm)
+        hessenberg[: rank + 2, rank] = column
+        residual *= abs(_next_sine(rotations, column))
+        rank += 1
+        if broke_down:
+            break
+        basis[rank] = product / norm
+    return Arnoldi(basis[: rank + 1], hessenberg[: rank + 1, :rank], beta, residual)
+
+
+def _next_sine(rotations: list[tuple[float, float]], column: Array) -> float:
+    """Rotate a new Hessenberg column like the ones before it; the sine of its own rotation shrinks the residual."""
+    above = column[0]
+    for (c, s), below in zip(rotations, column[1:-1], strict=True):
+        above = c * below - s * above
+    length = math.hypot(above, column[-1])
+    c, s = (above / length, column[-1] / length) if length > 0 else (0.0, 1.0)
+    rotations.append((c, s))
+    return s
+
+
+@dataclass(frozen=True)
+class KrylovModel:
+    """The local model on one Krylov space: a step for every radius from small dense algebra."""
+
+    factors: Arnoldi
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space the step is taken from."""
+        return self.factors.rank
+
+    @property
+    def first_radius(self) -> float:
+        """No bound: GMRES's own step is the first to try."""
+        return math.inf
+
+    def solve_within(self, radius: float) -> Step:
+        """The step of length at most `radius`, and the reduction the model promises for it."""
+        factors = self.factors
+        if factors.rank == 0:
+            return Step(torch.zeros_like(factors.basis[0]), 0.0, 0.0, 0.0)
+        z, damping = factors.gmres, 0.0
+        if np.linalg.norm(z) > radius:
+            z, damping = within_radius(*factors.ritz, factors.beta, radius)
+        predicted = factors.beta * z[0] - 0.5 * z @ factors.projected @ z
+        d_x = factors.basis.new_tensor(z) @ factors.basis[:-1]
+        return Step(d_x, float(np.linalg.norm(z)), float(predicted), damping)
+
+
+def within_radius(values: Array, vectors: Array, beta: float, radius: float) -> tuple[Array, float]:
+    """The minimiser of the projected model on the sphere of that radius, and the damping that puts it there."""
+    right = beta * vectors[0]
+    damping = damping_for(values, right, radius)
+    z = vectors @ (right / (values + damping))
+    # The root is good to rounding; so should "on the sphere" be.
+    return z * (radius / np.linalg.norm(z)), damping
+
+
+def damping_for(values: Array, right: Array, radius: float) -> float:
+    """The damping under which |right / (values + damping)| is the radius; zero where it is shorter without any."""
+
+    def norm(damping: float) -> float:
+        return float(np.linalg.norm(right / (values + damping)))
+
+    if norm(0.0) <= radius:
+        return 0.0
+    # values >= 0, so at a damping of |right| / radius the step is inside, rounding included.
+    upper = float(np.linalg.norm(right)) / radius * (1 + 1e-10)
+    root = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
+    return float(root)
+
+
+@dataclass(frozen=True)
+class Krylov:
+    """Builds a `KrylovModel` of an objective at a point."""
+
+    max_rank: int
+    rtol: float
+
+    def __call__(self, point: Point) -> KrylovModel:
+        """Factor the curvature at the point: two passes through the network for each dimension."""
+        return KrylovModel(arnoldi(point.curvature().mv, -point.gradient(), self.max_rank, self.rtol))

@@ -1,0 +1,82 @@
+"""Steps along one direction: a local model that knows nothing else, and the search for how far to go.
+
+A Newton or quasi-Newton direction is d = -H g with H an inverse curvature. Since d' H^-1 d = -g'd, the model promises
+
+    predicted reduction of t d  =  -(t - t^2 / 2) g'd,             0 < t <= 1,
+
+so it is a local model like the others, and the loop in `trust_region` stays as it is. `SearchRule` begins anew in each
+direction, with t = 1 or what the model allows; where other models take turns with this one, it bounds their steps by a radius.
+
+Legend: t -> fraction, g'd -> slope.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gnvpro.minimize.step_rules import LocalModel, RadiusRule, Search, Step
+
+SHORTEST = 1e-3  # fraction of a step; where that is too long, the direction is wrong
+
+
+@dataclass(frozen=True)
+class LineModel:
+    """The model along one direction."""
+
+    direction: Tensor
+    slope: float  # g'd, negative
+    rank: int
+    most: float = 1.0  # fraction to begin with
+
+    @property
+    def first_radius(self) -> float:
+        """No bound: the whole step is the first to try."""
+        return math.inf
+
+    def solve_within(self, radius: float) -> Step:
+        """The direction, cut to the radius."""
+        return self.along(min(1.0, radius / float(torch.linalg.vector_norm(self.direction))))
+
+    def along(self, fraction: float) -> Step:
+        """A fraction of the whole step."""
+        d_x = fraction * self.direction
+        predicted = -(fraction - 0.5 * fraction**2) * self.slope
+        return Step(d_x, float(torch.linalg.vector_norm(d_x)), predicted, 1.0 / fraction - 1.0)
+
+
+@dataclass(frozen=True)
+class SearchRule:
+    """A backtracking search along the direction of a `LineModel`, anew for each; a radius for steps of other models."""
+
+    radius: RadiusRule = field(default_factory=RadiusRule)
+
+    @property
+    def accept_above(self) -> float:
+        """The ratio above which a trial is accepted."""
+        return self.radius.accept_above
+
+    def propose(self, model: LocalModel, bound: Search | None) -> tuple[Step, Search]:
+        """The step within the radius, or the fraction of it."""
+        bound = bound or Search()
+        if isinstance(model, LineModel):
+            fraction = min(bound.fraction, model.most)
+            return model.along(fraction), Search(bound.radius, fraction, searching=True)
+        step, radius = self.radius.propose(model, bound.radius)
+        return step, Search(radius)
+
+    def update(self, bound: Search, step_norm: float, ratio: float) -> Search:
+        """The next radius; or the minimum of the parabola through the value, the slope and the trial."""
+        if not bound.searching:
+            assert bound.radius is not None
+            return Search(self.radius.update(bound.radius, step_norm, ratio))
+        if ratio > self.accept_above:
+            return Search(bound.radius)
+        t = bound.fraction
+        if not math.isfinite(ratio):
+            return Search(bound.radius, 0.1 * t)
+        minimum = t / (2 - ratio * (2 - t))  # of -t + a t^2, which is -ratio (t - t^2 / 2) at the trial
+        return Search(bound.radius, min(max(minimum, 0.1 * t), 0.5 * t))

@@ -1,0 +1,198 @@
+"""Krylov steps with quasi-Newton steps in between, which start from what the last Krylov space learnt.
+
+A Krylov space of rank r costs 2 r passes, a quasi-Newton step two (a trial and its gradient). The Ritz pairs (e_i, u_i) of
+the last Krylov space tell the stiff directions of the curvature; limited-memory BFGS learns the rest from the steps taken.
+Its inverse curvature H begins from
+
+    H_0 = gamma [ U diag(1 / (e_i + lambda)) U' + (I - U U') / c ],        c = min e_i + lambda,     gamma = s'y / y'H_0 y
+
+with lambda the damping of the Krylov step and (s, y) the last differences of x and of the gradient: gamma fits H_0 to the
+curvature along the last step. The step goes along d = -H g (see `search`). The pairs outlive the Krylov space: they are
+differences of true gradients, as good as new.
+
+Legend: U -> vectors (rows), e_i -> values, lambda -> damping, (s, y) -> rows of S and Y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gnvpro.minimize.krylov import KrylovModel, damping_for
+from gnvpro.minimize.line_model import LineModel
+from gnvpro.minimize.step_rules import LocalModel
+from gnvpro.minimize.trust_region import Point
+
+STEPS = 3  # quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces
+PAIRS = 100  # that are remembered
+GROWTH = 4.0  # of a quasi-Newton step beyond the step before it; the first ones know little
+
+
+# -- the model
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """The curvature as a Krylov space saw it: U diag(e) U' + min(e) (I - U U')."""
+
+    vectors: Tensor  # (rank, n), orthonormal rows
+    values: Tensor  # (rank,), positive
+
+    @cached_property
+    def _rest(self) -> tuple[Tensor, Tensor]:
+        """1 / min(e), and what 1 / e has beyond it."""
+        least = 1 / self.values.min()
+        return least, 1 / self.values - least
+
+    def inverse(self, v: Tensor) -> Tensor:
+        """H_0 v with gamma = 1."""
+        least, beyond = self._rest
+        return torch.addmv(least * v, self.vectors.T, beyond * (self.vectors @ v))
+
+    def damped(self, gradient: Tensor, length: float) -> Ritz:
+        """With the damping under which the step from this space has the given length."""
+        right = -(self.vectors @ gradient)
+        damping = damping_for(self.values.cpu().numpy(), right.cpu().numpy(), length)
+        return Ritz(self.vectors, self.values + damping)
+
+
+def ritz_of(model: KrylovModel) -> Ritz:
+    """The Ritz pairs of a Krylov model."""
+    values, vectors = model.factors.ritz
+    basis = model.factors.basis
+    return Ritz(basis.new_tensor(vectors.T) @ basis[:-1], basis.new_tensor(values))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The last steps and the changes of the gradient along them, oldest first."""
+
+    S: Tensor  # (k, n)
+    Y: Tensor  # (k, n)
+    R: Tensor  # (k, k), upper triangle of S Y'
+
+    @staticmethod
+    def none(x: Tensor) -> Pairs:
+        """Before the first step, for variables like x."""
+        return Pairs(x.new_zeros(0, len(x)), x.new_zeros(0, len(x)), x.new_zeros(0, 0))
+
+    def __len__(self) -> int:
+        return len(self.S)
+
+    def with_pair(self, s: Tensor, y: Tensor, most: int) -> Pairs:
+        """With one more pair, and without the oldest beyond `most`; as it was where the curvature along s is not positive."""
+        if not float(s @ y) > 1e-10 * float(torch.linalg.vector_norm(s) * torch.linalg.vector_norm(y)):
+            return self
+        first = max(0, len(self) + 1 - most)
+        S, Y = torch.cat([self.S[first:], s[None]]), torch.cat([self.Y[first:], y[None]])
+        R = torch.nn.functional.pad(self.R[first:, first:], (0, 1, 0, 1))
+        R[:, -1] = S @ y
+        return Pairs(S, Y, R)
+
+    def inverse_curvature(self, ritz: Ritz, v: Tensor) -> Tensor:
+        """H v: the two-loop recursion, each loop as the triangular system that it solves."""
+        if not len(self):
+            return ritz.inverse(v)
+        gamma = self.R[-1, -1] / (self.Y[-1] @ ritz.inverse(self.Y[-1]))
+        weights = torch.linalg.solve_triangular(self.R, (self.S @ v)[:, None], upper=True)[:, 0]
+        inside = gamma * ritz.inverse(v - weights @ self.Y)
+        rest = self.R.diagonal() * weights - self.Y @ inside
+        return inside + torch.linalg.solve_triangular(self.R.T, rest[:, None], upper=False)[:, 0] @ self.S
+
+
+# -- the builder
+
+
+class KrylovBuilder(Protocol):
+    """Builds the Krylov models of a run, within its budget."""
+
+    def __call__(self, point: Point) -> KrylovModel:
+        """A new model."""
+        ...
+
+    def build(self, point: Point) -> KrylovModel:
+        """The model of before, built again."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs."""
+        ...
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Build again as before."""
+        ...
+
+
+class Hybrid:
+    """Builds a Krylov model at every so many points, and quasi-Newton models in between."""
+
+    def __init__(self, krylov: KrylovBuilder, may_build: Callable[[], bool]) -> None:
+        self.krylov = krylov
+        self.may_build = may_build  # whether the budget has room for a Krylov space and for steps that use it
+        self.pairs: Pairs | None = None
+        self.ritz: Ritz | None = None
+        self.steps = 0  # quasi-Newton models since the last Krylov space
+        self.longest = inf  # quasi-Newton step
+        self.before: tuple[Tensor, Tensor] | None = None  # x and gradient where the last model was built
+
+    def __call__(self, point: Point) -> LocalModel:
+        """The local model at a point that the last model's step has led to."""
+        if self.before is not None and self.ritz is not None:
+            x, gradient = self.before
+            s = point.x - x
+            self.longest = GROWTH * float(torch.linalg.vector_norm(s))
+            self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, PAIRS)
+            if self.steps == 0:
+                self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(s)))
+            spent = self.steps >= STEPS * len(self.ritz.values)
+            self.steps = 0 if spent and self.may_build() else self.steps + 1
+        self.before = (point.x, point.gradient())
+        return self._model(point, self.krylov)
+
+    def renew(self, point: Point) -> LocalModel:
+        """A Krylov model in the place of a quasi-Newton model that led nowhere."""
+        self.steps = 0
+        return self._model(point, self.krylov)
+
+    def build(self, point: Point) -> LocalModel:
+        """The model of before, built again."""
+        return self._model(point, self.krylov.build)
+
+    def _model(self, point: Point, build_krylov: Callable[[Point], KrylovModel]) -> LocalModel:
+        if self.ritz is None or self.steps == 0:
+            model = build_krylov(point)
+            self.ritz = ritz_of(model) if model.rank else None
+            return model
+        pairs = self.pairs or Pairs.none(point.x)
+        direction = -pairs.inverse_curvature(self.ritz, point.gradient())
+        slope = float(point.gradient() @ direction)
+        most = min(1.0, self.longest / float(torch.linalg.vector_norm(direction)))
+        return LineModel(direction, slope, len(self.ritz.values) + len(pairs), most)
+
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs."""
+        x, gradient = self.before or (None, None)
+        return {
+            **self.krylov.state(),
+            "steps": self.steps,
+            "longest": self.longest,
+            "before_x": x,
+            "before_gradient": gradient,
+            "ritz_vectors": self.ritz.vectors if self.ritz else None,
+            "ritz_values": self.ritz.values if self.ritz else None,
+            "pairs": vars(self.pairs) if self.pairs is not None else None,
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Know again what was known."""
+        self.krylov.resume(state)
+        self.steps, self.longest = state["steps"], state["longest"]
+        self.before = None if state["before_x"] is None else (state["before_x"], state["before_gradient"])
+        self.ritz = None if state["ritz_vectors"] is None else Ritz(state["ritz_vectors"], state["ritz_values"])
+        self.pairs = None if state["pairs"] is None else Pairs(**state["pairs"])

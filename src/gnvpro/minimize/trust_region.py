@@ -1,0 +1,150 @@
+"""The trust region: one loop for the head and for theta, one rule for the radius or the damping.
+
+At an accepted point a local model is built once. It answers one question, the step for a given bound (a radius, or a
+damping: see `step_rules`), so a rejected trial tightens the bound and asks again:
+
+    step  = model.solve_within(radius), or model.solve_damped(damping)
+    trial = objective.at(x + step)
+    ratio = (actual reduction) / (predicted reduction)
+    accept when ratio > accept_above; the rule makes the next bound from the ratio
+
+Near a minimum both reductions drown in rounding error and their quotient means nothing. Both therefore get a term of
+the size of that error (Conn, Gould, Toint: Trust-Region Methods, sec. 17.4.2): the quotient tends to one there, and
+Newton's method goes on to the accuracy that its gradient, not its objective, can resolve.
+
+Legend: Delta -> bound (of a RadiusRule), x -> theta or vec W, Phi -> value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from gnvpro.linalg.operators import LinearOperator
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule
+
+
+class Point(Protocol):
+    """An evaluated point; derivatives are computed when asked for, once, and until then it may hold what they need."""
+
+    @property
+    def x(self) -> Tensor:
+        """Where it is."""
+        ...
+
+    @property
+    def value(self) -> float:
+        """The objective there."""
+        ...
+
+    def gradient(self) -> Tensor:
+        """Its gradient."""
+        ...
+
+    def curvature(self) -> LinearOperator:
+        """A symmetric positive semi-definite model of its Hessian."""
+        ...
+
+    def forget(self) -> None:
+        """Free the memory of what derivatives are computed from; asked for again, they must compute it again."""
+        ...
+
+
+PointT = TypeVar("PointT", bound=Point)
+
+
+class Objective(Protocol[PointT]):
+    """What the loop minimises."""
+
+    @property
+    def epsilon(self) -> float:
+        """The relative rounding error of x and of the value."""
+        ...
+
+    def at(self, x: Tensor, near: PointT | None) -> PointT:
+        """Evaluate at x; `near` is the last accepted point, for warm starts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iteration(Generic[PointT]):
+    """What one trial did; `point` is the last accepted point after it."""
+
+    point: PointT
+    accepted: bool
+    ratio: float
+    bound: Bound  # that the trial was made with
+    step_norm: float
+    damping: float
+    rank: int
+
+
+class TrustRegion(Generic[PointT]):
+    """The loop, one trial at a time; `point` is always an accepted one."""
+
+    def __init__(
+        self,
+        objective: Objective[PointT],
+        build_model: Callable[[PointT], LocalModel],
+        point: PointT,
+        bound: Bound | None = None,
+        rule: StepRule | None = None,
+    ) -> None:
+        self.objective = objective
+        self.build_model = build_model
+        self.point = point
+        self.bound = bound
+        self.rule: StepRule = rule or RadiusRule()
+        self.status = Status.RUNNING
+        self.model: LocalModel | None = None
+        self.below_rounding = 0
+
+    def iterate(self) -> Iteration[PointT] | None:
+        """Try one step; None, and a `status`, where there is none to try."""
+        steepest = float(torch.linalg.vector_norm(self.point.gradient(), math.inf))
+        if steepest == 0 or not math.isfinite(steepest):
+            self.status = Status.CONVERGED if steepest == 0 else Status.NOT_FINITE
+            return None
+        if self.model is None:
+            self.model = self.build_model(self.point)
+        if self.model.rank == 0:  # there is a way down, but no curvature to go by
+            self.status = Status.NOT_FINITE
+            return None
+        step, bound = self.rule.propose(self.model, self.bound)
+        x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
+        if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
+            self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
+            return None
+        noise = max(epsilon * abs(value), 1e-300)
+        self.below_rounding = self.below_rounding + 1 if step.predicted_reduction <= noise else 0
+        if self.below_rounding > 5:
+            self.status = Status.STEP_TOO_SMALL
+            return None
+        self.point.forget()  # the model knows all that is asked of this point, and the trial needs the room
+        trial = self.objective.at(x + step.d_x, self.point)
+        ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
+        accepted = math.isfinite(trial.value) and ratio > self.rule.accept_above
+        self.bound = self.rule.update(bound, step.norm, ratio if math.isfinite(trial.value) else math.nan)
+        rank = self.model.rank
+        if accepted:
+            self.point, self.model = trial, None
+        return Iteration(self.point, accepted, ratio, bound, step.norm, step.damping, rank)
+
+
+def minimize(
+    region: TrustRegion[PointT], converged: Callable[[PointT], bool], iterations: int
+) -> tuple[PointT, Status, int]:
+    """Run the loop until a point satisfies `converged`, nothing more can be done, or the trials are used up."""
+    for done in range(iterations):
+        if converged(region.point):
+            return region.point, Status.CONVERGED, done
+        if region.iterate() is None:
+            return region.point, region.status, done
+    status = Status.CONVERGED if converged(region.point) else Status.ITERATIONS_SPENT
+    return region.point, status, iterations

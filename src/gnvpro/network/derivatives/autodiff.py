@@ -1,0 +1,91 @@
+"""Features at one theta and their derivatives there, by automatic differentiation: for networks without formulas of their own.
+
+vjp        J' u, a backward pass
+jvp        J v: J' u is linear in u, so differentiating it once more along v costs about another backward pass
+jacobian   the seeded Jacobian of every sample: vmap, over samples, of m backward passes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnvpro.network.derivatives.blocks import Rows
+
+Params = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FeatureLinearization:
+    """Features at one theta, and their Jacobian there, by chunks of samples."""
+
+    features: Tensor  # (rows, n_features), in the network's dtype
+    jvp: Callable[[Tensor], Tensor]
+    vjp: Callable[[Tensor], Tensor]
+    # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
+    jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
+    forget: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
+
+
+def linearize_by_autodiff(
+    run: Callable[[Params, Tensor], Tensor],
+    params: Params,
+    inputs: Tensor,
+    split: Callable[[Tensor], Params],
+    join: Callable[[Params], Tensor],
+) -> FeatureLinearization:
+    """The features `run(params, inputs)` and their derivatives; `split` and `join` turn theta into params and back."""
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    variables = tuple(leaves.values())
+    with torch.enable_grad():
+        rows = run(leaves, inputs)
+    transposed: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+
+    def pull_back(cotangent: Tensor, keep: bool) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(
+            rows,
+            variables,
+            cotangent,
+            retain_graph=True,
+            create_graph=keep,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+
+    def jvp(d_theta: Tensor) -> Tensor:
+        if not rows.requires_grad:
+            return torch.zeros_like(rows)
+        if not transposed:
+            with torch.enable_grad():
+                dummy = torch.zeros_like(rows).requires_grad_()
+                transposed.append((dummy, pull_back(dummy, True)))
+        dummy, pulled = transposed[0]
+        used = [(g, v) for g, v in zip(pulled, split(d_theta).values(), strict=True) if g.requires_grad]
+        if not used:
+            return torch.zeros_like(rows)
+        return torch.autograd.grad([g for g, _ in used], dummy, [v for _, v in used], retain_graph=True)[0]
+
+    def vjp(d_rows: Tensor) -> Tensor:
+        if not rows.requires_grad:
+            return join({})
+        return join(dict(zip(leaves, pull_back(d_rows, False), strict=True)))
+
+    def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
+        yield slice(None), sample_jacobian(run, params, inputs, seeds)
+
+    return FeatureLinearization(rows.detach(), jvp, vjp, jacobian)
+
+
+def sample_jacobian(run: Callable[[Params, Tensor], Tensor], params: Params, inputs: Tensor, seeds: Tensor) -> Rows:
+    """(numel, m, n) by parameter, from seeds (m, n, n_features)."""
+
+    def of_one(sample: Tensor, own_seeds: Tensor) -> Params:
+        pull = torch.func.vjp(lambda p: run(p, sample[None])[0], params)[1]
+        return torch.func.vmap(pull)(own_seeds)[0]
+
+    rows = torch.func.vmap(of_one)(inputs, seeds.transpose(0, 1))
+    m, n = seeds.shape[:2]
+    return {name: value.detach().reshape(n, m, -1).permute(2, 1, 0) for name, value in rows.items()}

@@ -1,0 +1,233 @@
+"""Per-sample Jacobians as blocks, those of linear layers left as the outer products they are.
+
+The derivative of m seeded features of sample n in the weight (o, i) of a linear layer is a product, g[o, m, n] x[i, n]. Not
+multiplied out, its rows take o m n + i n numbers instead of o i m n, and sums over seeds and samples come m times cheaper:
+
+    sum_mn g[o] x[i] g'[o'] x'[i']  =  sum_n (sum_m g[o] g'[o']) (x[i] x'[i'])                 a small matrix product
+
+Everything the dense solver does with a Jacobian is here, as a function of its blocks:
+
+    add_square   A += J J'        times   J v        couple, couple_each   sum_n J (x) y        mix   R_n J_n, other seeds
+
+Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an `Outer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gnvpro.network.derivatives.layers import LinearLayer
+from gnvpro.network.derivatives.chain import Chain, Linearization
+from gnvpro.networks.flow import FlowLinearization
+from gnvpro.linalg.symmetric_products import pairs, places
+from gnvpro.network.derivatives.rules import Layer
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The rows (o i, m, n) of a linear layer's weight."""
+
+    g: Tensor  # (o, m, n)
+    x: Tensor  # (i, n)
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self.g.shape[0] * self.x.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """That of the rows multiplied out."""
+        return (self.rows, self.g.shape[1], self.g.shape[2])
+
+    def dense(self) -> Tensor:
+        """The rows multiplied out."""
+        return (self.g[:, None] * self.x[:, None]).reshape(-1, *self.g.shape[1:])
+
+
+NUMBERS = 1_000_000  # that products of rows may take at a time
+
+Block = Tensor | Outer
+Rows = dict[str, Block | list[Outer]]  # by parameter; a list where its rows are those of several layers
+
+
+def factored_jacobian(part: Linearization | Layer, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+    """`part.jacobian`, with outer products where the part has them."""
+    if isinstance(part, Chain):
+        rows: Rows = {}
+        pulled: Tensor | None = seeds
+        for link, onward in part._backwards(want_inputs):
+            assert pulled is not None
+            own, pulled = factored_jacobian(link.part, pulled, onward)
+            rows.update({link.names[key]: value for key, value in own.items()})
+        return rows, pulled if want_inputs else None
+    if isinstance(part, LinearLayer) and seeds.dim() == 3 and "weight" in part.trainable:
+        rest, pulled = replace(part, trainable=part.trainable - {"weight"}).jacobian(seeds, want_inputs)
+        weight = Outer(seeds.permute(2, 0, 1).contiguous(), part.inputs.T.contiguous())
+        return {"weight": weight, **rest}, pulled
+    if isinstance(part, FlowLinearization):
+        return _flow_jacobian(part, seeds, want_inputs)
+    return part.jacobian(seeds, want_inputs)  # type: ignore[return-value]
+
+
+def _flow_jacobian(part: FlowLinearization, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+    """The opening layer is linear, and so are the stages where each has a matrix of its own.
+
+    The bias of a linear layer is the weight of an input that is one: its rows are the seeds of the weight.
+    """
+    linear = {"K_in": "b_in", "K": "b"} if part.flow.own_matrices else {"K_in": "b_in"}
+    biases = [linear.get(name, name) for name in part.shapes]
+    rest, pulled = replace(part, shapes={name: torch.Size() for name in biases}).jacobian(seeds, want_inputs)
+    rows: Rows = {}
+    for name in part.shapes:
+        if name not in linear:
+            rows[name] = rest[name]
+        elif name == "K_in":
+            rows[name] = Outer(rest["b_in"].contiguous(), part.inputs.T.contiguous())
+        else:
+            cotangents = rest["b"].unflatten(0, (-1, len(part.K_in)))
+            rows[name] = [Outer(g, u) for g, u in zip(cotangents, part.flow.states[:, :-1], strict=True)]
+    return rows, pulled
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A Jacobian (directions, m, n) as blocks of consecutive directions."""
+
+    blocks: tuple[Block, ...]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        """Each block and its directions."""
+        start = 0
+        for block in self.blocks:
+            stop = start + (block.rows if isinstance(block, Outer) else block.shape[0])
+            yield slice(start, stop), block
+            start = stop
+
+    def add_square(self, out: Tensor) -> None:
+        """Add J J' to the lower triangle of `out`."""
+        done: list[tuple[slice, Block]] = []
+        for rows, block in self:
+            for columns, other in done:
+                _add_product(out[rows, columns], block, other)
+            if isinstance(block, Outer):
+                _add_outer_outer(out[rows, rows], block, block)
+            else:
+                add_square(out[rows, rows], block.flatten(1))
+            done.append((rows, block))
+
+    def times(self, v: Tensor) -> Tensor:
+        """J v of v (n, m)."""
+        v = v.T.contiguous()
+        parts = []
+        for block in self.blocks:
+            if isinstance(block, Outer):
+                parts.append(((block.g * v).sum(1) @ block.x.T).flatten())
+            else:
+                parts.append(block.flatten(1) @ v.flatten())
+        return torch.cat(parts)
+
+    def couple(self, y: Tensor) -> Tensor:
+        """Sum over the samples of J (x) y: (directions, m, k) of y (n, k)."""
+        parts = []
+        for block in self.blocks:
+            if isinstance(block, Outer):
+                o, m, i = *block.g.shape[:2], block.x.shape[0]
+                xy = (block.x[:, None] * y.T).flatten(0, 1)  # (i k, n)
+                parts.append((block.g.flatten(0, 1) @ xy.T).view(o, m, i, -1).transpose(1, 2).flatten(0, 1))
+            else:
+                parts.append((block.flatten(0, 1) @ y).view(*block.shape[:2], -1))
+        return torch.cat(parts)
+
+    def couple_each(self, left: Tensor, z: Tensor) -> Tensor:
+        """Sum over the samples of (left J) (x) z: (directions, k, f) of left (k, m, n) and z (f, n)."""
+        parts = []
+        for block in self.blocks:
+            if isinstance(block, Outer):
+                seeded, inputs = _over_seeds(block.g, left), block.x[:, None] * z
+                product = seeded.flatten(0, 1) @ inputs.flatten(0, 1).T
+                parts.append(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2).flatten(0, 1))
+            else:
+                y = (left[:, None] * z[:, None]).flatten(0, 1)  # (k f, m, n)
+                parts.append((block.flatten(1) @ y.flatten(1).T).unflatten(1, (len(left), len(z))))
+        return torch.cat(parts)
+
+    def mix(self, R: Tensor) -> Blocks:
+        """R_n J_n, for R (m', n, m)."""
+        weights = R.transpose(1, 2)  # (m', m, n)
+
+        def mixed(J: Tensor) -> Tensor:
+            out = J.new_zeros((J.shape[0], R.shape[0], J.shape[2]))
+            for j, row in enumerate(weights.unbind()):
+                for k, weight in enumerate(row.unbind()):
+                    if weight.any():  # R is upper triangular where there are more targets than features
+                        out[:, j].addcmul_(J[:, k], weight)
+            return out
+
+        blocks = (replace(b, g=mixed(b.g)) if isinstance(b, Outer) else mixed(b) for b in self.blocks)
+        return Blocks(tuple(blocks))
+
+
+def _add_product(out: Tensor, left: Block, right: Block) -> None:
+    if isinstance(left, Outer) and isinstance(right, Outer):
+        _add_outer_outer(out, left, right)
+    elif isinstance(left, Outer):
+        assert isinstance(right, Tensor)
+        _add_dense_outer(out.T, right, left)
+    elif isinstance(right, Outer):
+        _add_dense_outer(out, left, right)
+    else:
+        out.addmm_(left.flatten(1), right.flatten(1).T)
+
+
+def _add_dense_outer(out: Tensor, dense: Tensor, outer: Outer) -> None:
+    size = 32  # rows at a time, so that what is summed stays in the cache
+    for target, rows in zip(out.split(size), dense.split(size), strict=True):
+        target.add_((_over_seeds(rows, outer.g) @ outer.x.T).flatten(1))
+
+
+def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
+    """Sum over m of left (o, m, n) and right (p, m, n): (o, p, n). Samples last, a loop is faster than einsum."""
+    out = left[:, None, 0] * right[:, 0]
+    for m in range(1, left.shape[1]):
+        out.addcmul_(left[:, None, m], right[:, m])
+    return out
+
+
+def _add_outer_outer(out: Tensor, left: Outer, right: Outer) -> None:
+    """sum_n (sum_m g[o] g'[p]) x[i] x'[j], with the fewer of all products of inputs, or of seeds and an input, written out."""
+    (o, p), (i, j) = (len(left.g), len(right.g)), (len(left.x), len(right.x))
+    if i > o * p:
+        for row, target in zip(_over_seeds(left.g, right.g).unbind(), out.split(i), strict=True):
+            target.addmm_(left.x, (row[:, None] * right.x).flatten(0, 1).T)
+        return
+    size = max(1, NUMBERS // (o * p + i * j))
+    product = out.new_zeros(o * p, i * j)
+    for k in range(0, left.x.shape[1], size):
+        product += _product(left, right, slice(k, k + size))
+    out.add_(product.view(o, p, i, j).transpose(1, 2).reshape(out.shape))
+
+
+def _product(left: Outer, right: Outer, samples: slice) -> Tensor:
+    """(o p, i j), from some samples; each pair is summed once where the two are the same."""
+    seeded = _over_seeds(left.g[:, :, samples], right.g[:, :, samples])
+    x, y = left.x[:, samples], right.x[:, samples]
+    if left is not right:
+        return seeded.flatten(0, 1) @ (x[:, None] * y).flatten(0, 1).T
+    o, device = len(seeded), x.device
+    later = torch.triu_indices(o, o, device=device)
+    return (seeded[later[0], later[1]] @ pairs(x).T)[places(o, device)][:, places(len(x), device)]
+
+
+def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
+    """Add rows others' (symmetric) to the lower triangle of `out`; in blocks, to compute little of the upper one.
+
+    `dsyrk` would take a fifth less time, but has threads of its own that fight with those of torch.
+    """
+    others = rows if others is None else others
+    size = -(-rows.shape[0] // blocks) if rows.shape[0] > 64 else max(rows.shape[0], 1)
+    for i in range(0, rows.shape[0], size):
+        out[i : i + size, : i + size].addmm_(rows[i : i + size], others[: i + size].T, alpha=sign)

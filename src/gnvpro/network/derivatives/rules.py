@@ -1,0 +1,131 @@
+"""Which layer has which derivative: from a module, its parameters and its inputs to its output and a layer of `gnvpro.layers`.
+
+A rule belongs to a forward method, not to a class: a subclass that keeps its parent's forward keeps its rule. A rule
+returns None for options it does not cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, Pointwise
+from gnvpro.linalg.columns import times
+
+Layer = LinearLayer | ConvLayer | Pointwise | Fixed
+Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]
+
+
+def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, LinearLayer] | None:
+    if inputs.dim() < 2:
+        return None
+    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    assert weight is not None
+    output = times(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
+    return output, LinearLayer(inputs, weight, frozenset(params))
+
+
+def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, ConvLayer] | None:
+    before, after = module._reversed_padding_repeated_twice[::2], module._reversed_padding_repeated_twice[1::2]
+    if inputs.dim() != 4 or module.padding_mode != "zeros" or before != after:
+        return None
+    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    assert weight is not None
+    padding = tuple(reversed(before))  # numbers also for padding="same"
+    if inputs.dtype == torch.float32 and inputs.device.type == "cpu":
+        # Convolutions do not care, average pooling after them is five times faster.
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    options = (module.stride, padding, module.dilation, module.groups)
+    return torch.conv2d(inputs, weight, bias, *options), ConvLayer(inputs, weight, frozenset(params), *options)
+
+
+def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed] | None:
+    if inputs.dim() != 4:
+        return None
+    kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
+    options = (kernel, stride, padding, module.ceil_mode, module.count_include_pad, module.divisor_override)
+    shape = inputs.shape[1:]
+    channels_last = inputs.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def backward(c: Tensor) -> Tensor:
+        # The kernel asks for the inputs but reads only their shape.
+        like = torch.empty((len(c), *shape), dtype=c.dtype, device=c.device, memory_format=layout)
+        return torch.ops.aten.avg_pool2d_backward(c.contiguous(memory_format=layout), like, *options)
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.ops.aten.avg_pool2d(x, *options)
+
+    return forward(inputs), Fixed(forward, backward, fresh=True)
+
+
+def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed] | None:
+    if module.start_dim % inputs.dim() == 0:  # would merge the samples
+        return None
+    shape = inputs.shape[1:]
+    return module(inputs), Fixed(module.forward, lambda c: c.reshape(len(c), *shape), fresh=False)
+
+
+def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed]:
+    return inputs, Fixed(lambda x: x, lambda c: c, fresh=False)
+
+
+def _tanh(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
+    y = torch.tanh(inputs)
+    return y, Pointwise(1 - y * y)
+
+
+def _sigmoid(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
+    y = torch.sigmoid(inputs)
+    return y, Pointwise(y * (1 - y))
+
+
+def _relu(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
+    return torch.relu(inputs), Pointwise(inputs > 0)
+
+
+def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
+    """Slope by one backward pass."""
+    with torch.enable_grad():
+        x = inputs.detach().requires_grad_()
+        y = module(x.clone())  # some activations work in place
+        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return y.detach(), Pointwise(slope)
+
+
+def _value(module: nn.Module, params: Mapping[str, Tensor], name: str) -> Tensor | None:
+    own = getattr(module, name)
+    return params[name] if name in params else None if own is None else own.detach()
+
+
+def _pair(size: int | tuple[int, int]) -> list[int]:
+    return [size, size] if isinstance(size, int) else list(size)
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _conv2d,
+    nn.AvgPool2d: _avg_pool,
+    nn.Flatten: _flatten,
+    nn.Identity: _identity,
+    nn.Dropout: _identity,
+    nn.Tanh: _tanh,
+    nn.Sigmoid: _sigmoid,
+    nn.ReLU: _relu,
+    nn.LeakyReLU: _differentiated,
+    nn.ELU: _differentiated,
+    nn.SiLU: _differentiated,
+    nn.GELU: _differentiated,
+    nn.Softplus: _differentiated,
+}
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """Rule of a layer, or None."""
+    for kind in type(module).__mro__:
+        if kind in RULES:
+            return RULES[kind] if type(module).forward is kind.forward else None
+    return None

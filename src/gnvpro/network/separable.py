@@ -1,0 +1,340 @@
+"""A user's nn.Module seen as features and a head: theta as one vector, the features and their linearisation.
+
+    outputs = features(inputs, theta) W'
+
+The features are the input of the head, flattened to rows: one a sample, or one a pixel (1x1 convolution) or position
+(linear layer on sequences). theta is every trainable parameter outside of the head, in the order of
+`model.named_parameters()`, as one float64 vector; the network computes in its own dtype.
+
+Derivatives come from the layers' own formulas (`gnvpro.linearize`) where all layers have one, otherwise by automatic
+differentiation (`gnvpro.autodiff`).
+
+This file counts the work: one unit is one pass, forward or backward, over all training samples.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, isinf, prod
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gnvpro.network.derivatives.autodiff import FeatureLinearization, linearize_by_autodiff
+from gnvpro.network.passes import Chunks, chunks_kept, linearize_chunks, samples_at_once
+from gnvpro.network.find_head import Anatomy
+from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
+from gnvpro.network.memory import Footprint, footprint
+from gnvpro.network.derivatives.blocks import Rows, factored_jacobian
+
+GENEROUS = 30  # numbers that a sample may leave behind for each input, unit and feature without being measured
+
+
+@dataclass
+class WorkMeter:
+    """Counts passes over samples, and the seconds that eliminating the head took."""
+
+    total_samples: int
+    sample_passes: int = 0
+    inner_seconds: float = 0.0
+    made_again: int = 0  # samples that were linearised once more for want of memory: not work, see `chunks`
+
+    def count(self, samples: int, passes: int = 1) -> None:
+        """A number of passes over that many samples."""
+        self.sample_passes += samples * passes
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Passes in here are not counted."""
+        before = self.sample_passes
+        try:
+            yield
+        finally:
+            self.sample_passes = before
+
+    @property
+    def work(self) -> float:
+        """Work units so far."""
+        return self.sample_passes / self.total_samples
+
+
+@dataclass
+class SeparableNetwork:
+    """Features and head of a model, and the vector theta."""
+
+    model: nn.Module
+    anatomy: Anatomy
+    meter: WorkMeter
+    chunk: int | None = None  # most samples that a pass takes at a time; None: as many as memory allows
+    memory: float = inf  # bytes
+    share: float = 1.0  # of the memory that passes over samples may use; the rest is the solver's
+    names: list[str] = field(init=False)
+    shapes: list[tuple[int, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        head = {id(p) for p in self.anatomy.head.parameters()}
+        self._own = dict(self.model.named_parameters())
+        self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
+        self.names = list(self._parameters)
+        self.shapes = [tuple(p.shape) for p in self._parameters.values()]
+        self._sizes = [p.numel() for p in self._parameters.values()]
+        self._dtypes = [p.dtype for p in self._parameters.values()]
+        self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
+        self._footprints: dict[tuple[torch.Size, int], Footprint] = {}
+
+    # -- the head
+
+    @property
+    def bias(self) -> bool:
+        """Whether the head has a bias."""
+        return self.anatomy.head.bias is not None
+
+    @property
+    def n_features(self) -> int:
+        """The number of features, without the column of ones."""
+        return self.anatomy.head.weight.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """The number of outputs."""
+        return self.anatomy.head.weight.shape[0]
+
+    def rows(self, values: Tensor) -> Tensor:
+        """What the head takes or gives, one row for each of its applications."""
+        if isinstance(self.anatomy.head, nn.Conv2d):
+            values = values.movedim(1, -1)
+        return values.reshape(-1, values.shape[-1])
+
+    def target_rows(self, targets: Tensor) -> Tensor:
+        """Targets as one row for each application of the head, or one label where they are labels."""
+        if len(self.anatomy.output_shape) == 1:
+            return targets
+        return self.rows(targets) if targets.ndim == len(self.anatomy.output_shape) + 1 else targets.reshape(-1)
+
+    def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        if isinstance(self.anatomy.head, nn.Conv2d):
+            n, c, *pixels = shape
+            return rows.reshape(n, *pixels, c).movedim(-1, 1)
+        return rows.reshape(shape)
+
+    # -- theta
+
+    @property
+    def n_theta(self) -> int:
+        """The number of trainable parameters outside of the head."""
+        return sum(self._sizes)
+
+    @property
+    def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parameters in theta."""
+        return list(zip(self.names, self.shapes, strict=True))
+
+    def theta(self) -> Tensor:
+        """The model's own theta, as a float64 vector."""
+        parts = [p.detach().reshape(-1).to(torch.float64) for p in self._parameters.values()]
+        return (
+            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.anatomy.head.weight.device)
+        )
+
+    def split(self, theta: Tensor) -> dict[str, Tensor]:
+        """A vector like theta as tensors by parameter name, in each parameter's dtype."""
+        pieces = theta.split_with_sizes(self._sizes)
+        return {
+            name: piece.view(shape).to(dtype)
+            for name, piece, shape, dtype in zip(self.names, pieces, self.shapes, self._dtypes, strict=True)
+        }
+
+    def join(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split`; parameters that are missing count as zero."""
+        return torch.cat(
+            [
+                tensors[name].reshape(-1).to(torch.float64)
+                if name in tensors
+                else p.new_zeros(p.numel(), dtype=torch.float64)
+                for name, p in self._parameters.items()
+            ]
+        )
+
+    def split_head(self, W: Tensor) -> dict[str, Tensor]:
+        """W as the head's own parameters, by name in the model."""
+        prefix, head = f"{self.anatomy.head_name}." if self.anatomy.head_name else "", self.anatomy.head
+        parts = {f"{prefix}weight": W[:, : self.n_features].reshape(head.weight.shape).to(head.weight.dtype)}
+        if head.bias is not None:
+            parts[f"{prefix}bias"] = W[:, -1].to(head.bias.dtype)
+        return parts
+
+    def join_head(self, parts: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split_head`."""
+        columns = [part.reshape(self.n_targets, -1).to(torch.float64) for part in parts.values()]
+        return torch.cat(columns, 1)
+
+    def W(self) -> Tensor:
+        """The model's own head, the bias as last column."""
+        own = self.anatomy.head.named_parameters(recurse=False)
+        return self.join_head({name: p.detach() for name, p in own})
+
+    def store(self, theta: Tensor, W: Tensor) -> None:
+        """Write theta and W into the model."""
+        values = {**self.split(theta), **self.split_head(W)}
+        with torch.no_grad():
+            torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the head, and so its input, is computed in."""
+        return self.anatomy.head.weight.dtype
+
+    # -- passes
+
+    def features(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Features without derivatives, not counted as work: for validation and prediction."""
+        params = self.split(theta)
+        with torch.no_grad():
+            return torch.cat([self.rows(self._run(params, part)) for part in inputs.split(self._chunk(inputs))])
+
+    def linearize(self, theta: Tensor, inputs: Tensor, keep: bool = True) -> FeatureLinearization:
+        """Features and their Jacobian: one forward pass, of which as much is kept as memory allows, or nothing."""
+        params = self.split(theta)
+        samples = inputs.shape[0]
+        self.meter.count(samples)
+        size = self._chunk(inputs)
+        kept = chunks_kept(self.share * self.memory, self.footprint(inputs), size) if keep else 0.0
+
+        def made_again(samples: int) -> None:
+            self.meter.made_again += samples
+
+        chunks = Chunks(lambda part: self._linearize_chunk(params, part), inputs.split(size), kept, made_again)
+        return linearize_chunks(chunks, lambda passes: self.meter.count(samples, passes), self.dtype)
+
+    # -- memory
+
+    def _chunk(self, inputs: Tensor) -> int:
+        """Samples a pass takes at a time."""
+        most = min(inputs.shape[0], self.chunk or inputs.shape[0])
+        return int(min(most, samples_at_once(self.share * self.memory, self.footprint(inputs))))
+
+    def footprint(self, inputs: Tensor, seeds: int = 0) -> Footprint:
+        """Bytes a sample as `measured`, or none where all samples fit whatever they take.
+
+        Measuring takes longer than training does where the problem is small.
+        """
+        numbers = GENEROUS * (prod(inputs.shape[1:]) + self._units + self.n_features) + 2 * seeds * self.n_theta
+        if isinf(self.memory) or 8 * numbers * inputs.shape[0] <= self.memory / 4:
+            return Footprint(0.0, 0.0)
+        return self.measured(inputs, seeds)
+
+    def measured(self, inputs: Tensor, seeds: int = 0) -> Footprint:
+        """Bytes a sample of these inputs that its linearisation holds, and that passes need.
+
+        That is one pass in each direction, or, given seeds, so many backward passes for each sample at once.
+        """
+        theta = self.theta()
+
+        def passes(few: Tensor) -> FeatureLinearization:
+            part = self._linearize_chunk(self.split(theta), few)
+            if seeds:
+                list(part.jacobian(part.features.new_ones((seeds, *part.features.shape))))
+            elif self.n_theta:
+                part.jvp(theta)
+                part.vjp(part.features)
+            return part
+
+        key = (inputs.shape[1:], seeds)
+        if key not in self._footprints:
+            self._footprints[key] = footprint(passes, inputs)
+        return self._footprints[key]
+
+    def jacobian_obstacle(self, inputs: Tensor) -> str | None:
+        """Why the Jacobian of every sample is not to be had; None where it is."""
+        if len(self.anatomy.output_shape) != 1:
+            return "the head runs on many positions of a sample"
+        few, params = inputs[:2], self.split(self.theta())
+        try:
+            part = self._linearize_chunk(params, few)
+            list(part.jacobian(part.features.new_ones((1, len(few), self.n_features))))
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            return f"torch.func.vmap cannot run the model ({str(error).splitlines()[0]})"
+        return None
+
+    def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
+        return self._by_layers(params, inputs) or linearize_by_autodiff(
+            lambda p, x: self.rows(self._run(p, x)), params, inputs, self.split, self.join
+        )
+
+    def _by_layers(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization | None:
+        """The layers' own formulas; None where some layer has none."""
+        body, prefix = self._body
+        if body is None:
+            return None
+        inside = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+        layers = linearize_unshared(body, inside, inputs)
+        if layers is None:
+            return None
+        shape = layers.output.shape
+
+        def jvp(d_theta: Tensor) -> Tensor:
+            d_params = {n.removeprefix(prefix): v for n, v in self.split(d_theta).items() if n.startswith(prefix)}
+            return self.rows(layers.jvp(d_params, None))
+
+        def vjp(d_rows: Tensor) -> Tensor:
+            gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
+            return self.join({prefix + name: value for name, value in gradients.items()})
+
+        def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
+            rows, _ = factored_jacobian(layers, seeds.reshape(len(seeds), *shape), False)
+            yield slice(None), {prefix + name: value for name, value in rows.items()}
+
+        return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
+
+    @cached_property
+    def _body(self) -> tuple[nn.Module | None, str]:
+        """The feature extractor as a module without shared parameters, and what their names begin with in the model."""
+        body, prefix = _without_head(self.model, self.anatomy.head), ""
+        if self.anatomy.body_name is not None:
+            body, prefix = self.model.get_submodule(self.anatomy.body_name), self.anatomy.body_name + "."
+        return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
+
+    def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """The head's input at these parameters."""
+        with _returning_its_input(self.anatomy.head):
+            return functional_call(self.model, params, (inputs,))
+
+
+@contextmanager
+def _returning_its_input(head: nn.Module) -> Iterator[None]:
+    """The model returns its features while the head hands on what it is given."""
+    handle = head.register_forward_hook(lambda module, args, output: args[0])
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
+    """A chain of the model's own modules with the identity in the head's place; None where the model is not a chain."""
+    if module is head:
+        return nn.Identity()
+    hooked = module._forward_hooks or module._forward_pre_hooks  # they may change what the chain computes
+    if type(module).forward is not nn.Sequential.forward or hooked:
+        return None
+    children = list(module._modules.items())  # `named_children` leaves out a layer that is used a second time
+    last_name, last = children[-1]
+    tail = _without_head(last, head) if last is not None else None
+    if tail is None:
+        return None
+    chain = nn.Sequential(OrderedDict([(name, child) for name, child in children[:-1] if child is not None]))
+    chain.add_module(last_name, tail)
+    return chain
+
+
+def cached_chunk(inputs: Tensor) -> int | None:
+    """Samples a pass should take at a time: for images, as many as leave their activations in the cache's reach.
+
+    A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
+    """
+    return max(1, 300_000 // inputs[0].numel()) if inputs.ndim > 2 else None

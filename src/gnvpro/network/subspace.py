@@ -1,0 +1,175 @@
+"""Directions in theta that matter: an orthonormal basis of those that move the features.
+
+A network may hold more parameters than its function has: `gnvpro.networks.NeuralODE` uses K only as K - K', so the symmetric
+part of K moves nothing. A module says so by a class attribute `antisymmetric_parameters`, the names of its parameters
+that are used only through the antisymmetric part of their last two axes. In the basis
+
+    (e_ij - e_ji) / sqrt(2),  i < j        for those parameters,        e_i        for all others
+
+steps of the same length mean the same, and the matrices of the dense solver are smaller by the symmetric directions.
+
+Those directions may only be left out where the penalty does not ask for a step along them either: its matrix must not
+couple them with the others, and its gradient along them must vanish. `choose` looks, once, and keeps all otherwise.
+
+Legend: Q -> expand (Q y), Q' -> reduce, kept and mirror: the entries (i, j) and (j, i) of theta behind each direction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.network.derivatives.blocks import Block, Blocks, Outer, Rows
+
+Parameters = Sequence[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Directions:
+    """An orthonormal basis Q of some directions in theta; `scale` is sqrt(2) for an antisymmetric pair, one otherwise."""
+
+    parameters: Parameters
+    n_theta: int
+    kept: Tensor
+    mirror: Tensor
+    scale: Tensor
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.kept.numel()
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        """Which directions are antisymmetric pairs."""
+        return (self.kept != self.mirror).nonzero()[:, 0]
+
+    def reduce(self, v: Tensor) -> Tensor:
+        """Q' v, along the first axis."""
+        y, pairs = v[self.kept], self._pairs
+        if pairs.numel():
+            scale = self.scale[pairs].reshape(-1, *[1] * (v.ndim - 1))
+            y[pairs] = (y[pairs] - v[self.mirror[pairs]]) / scale
+        return y
+
+    def expand(self, y: Tensor) -> Tensor:
+        """Q y."""
+        v = y.new_zeros(self.n_theta)
+        v[self.mirror] = -y / self.scale
+        v[self.kept] = y / self.scale
+        return v
+
+    @cached_property
+    def _blocks(self) -> list[tuple[str, slice, Tensor | None]]:
+        """By parameter: its rows here, and which of its entries they are (None: all)."""
+        blocks, start = [], 0
+        for name, shape in self.parameters:
+            size = math.prod(shape)
+            first, last = (int(i) for i in torch.searchsorted(self.kept, self.kept.new_tensor([start, start + size])))
+            own = self.kept[first:last] - start
+            blocks.append((name, slice(first, last), own if own.numel() < size else None))
+            start += size
+        return blocks
+
+    def parameter_means(self, values: Tensor) -> Tensor:
+        """Every value, one a direction, replaced by the mean over the directions of its parameter."""
+        means = torch.empty_like(values)
+        for _, rows, _ in self._blocks:
+            means[rows] = values[rows].mean()
+        return means
+
+    def gather(self, jacobians: Rows, like: Tensor) -> Blocks:
+        """Parameter-major Jacobians (numel, m, n) as one, in the dtype of `like`; rows still lack their `scale`."""
+        blocks: list[Block] = []
+        run: list[tuple[Tensor, Tensor | None]] = []
+
+        def close() -> None:
+            if run:
+                blocks.append(_stack(run, like))
+                run.clear()
+
+        first = next(iter(jacobians.values()))
+        m, n = (first[0] if isinstance(first, list) else first).shape[1:]
+        for name, rows, entries in self._blocks:
+            block = jacobians.get(name)
+            outer = [block] if isinstance(block, Outer) else block if isinstance(block, list) else []
+            if outer and entries is None:
+                close()
+                blocks.extend(Outer(each.g.to(like), each.x.to(like)) for each in outer)
+            elif outer:
+                run.append((torch.cat([each.dense() for each in outer]), entries))
+            elif block is None:
+                run.append((like.new_zeros((rows.stop - rows.start, m, n)), None))
+            else:
+                assert isinstance(block, Tensor)
+                run.append((block, entries))
+        close()
+        return Blocks(tuple(blocks))
+
+
+def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tensor:
+    """One block of the given rows of each part."""
+    if len(parts) == 1 and parts[0][1] is None:
+        return parts[0][0].to(like)
+    counts = [len(part) if entries is None else len(entries) for part, entries in parts]
+    out = like.new_empty((sum(counts), *parts[0][0].shape[1:]))
+    for target, (part, entries) in zip(out.split(counts), parts, strict=True):
+        if entries is None:
+            target.copy_(part)
+        else:
+            # Row (j, i) is minus row (i, j), so (row - mirrored row) / sqrt(2) is sqrt(2) times the row.
+            torch.index_select(part.to(like), 0, entries, out=target)
+    return out
+
+
+def all_directions(parameters: Parameters, device: torch.device) -> Directions:
+    """The identity."""
+    n = sum(math.prod(shape) for _, shape in parameters)
+    every = torch.arange(n, device=device)
+    return Directions(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
+
+
+def moving_directions(model: nn.Module, parameters: Parameters, device: torch.device) -> Directions:
+    """Without those that a module of the model declares not to matter."""
+    skew = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in getattr(module, "antisymmetric_parameters", ())
+    }
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    kept, mirror, start = [none], [none], 0
+    for name, shape in parameters:
+        own = torch.arange(start, start + math.prod(shape), device=device).reshape(shape)
+        start += own.numel()
+        if name in skew:
+            i, j = torch.triu_indices(shape[-1], shape[-1], 1, device=device)
+            kept.append(own[..., i, j].reshape(-1))
+            mirror.append(own[..., j, i].reshape(-1))
+        else:
+            kept.append(own.reshape(-1))
+            mirror.append(own.reshape(-1))
+    first, second = torch.cat(kept), torch.cat(mirror)
+    scale = torch.ones(first.shape, dtype=torch.float64, device=device)
+    scale[first != second] = math.sqrt(2.0)
+    return Directions(parameters, start, first, second, scale)
+
+
+def choose(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Tensor) -> Directions:
+    """The directions that matter to the features, or all where the penalty (its matrix) wants to move along others."""
+    few = moving_directions(model, parameters, theta.device)
+    if few.count == few.n_theta:
+        return few
+    force = penalty @ theta
+    outside = force - few.expand(few.reduce(force))
+    half = few.reduce(penalty)  # Q' M
+    inside = few.reduce(half.T)  # Q' M Q
+    moved = torch.linalg.matrix_norm(half)  # the coupling included
+    scale = float(torch.linalg.matrix_norm(penalty))
+    coupled = float(moved.square() - torch.linalg.matrix_norm(inside).square()) > 1e-14 * scale**2
+    pushed = float(torch.linalg.vector_norm(outside)) > 1e-13 * scale * float(torch.linalg.vector_norm(theta))
+    return all_directions(parameters, theta.device) if coupled or pushed else few

@@ -1,0 +1,269 @@
+"""The Gauss-Newton matrix of the reduced problem, complete and as a matrix, from the per-sample Jacobian of the features.
+
+With J_i = d features / d theta of row i, and H_i the Hessian of its loss in its outputs (see `reduced_jacobian`),
+
+    A = sum_i J_i' W' H_i W J_i  -  S1' inv S1  +  S2' inv S2  +  alpha B'B
+    S1 = sum_i (H_i W J_i) (x) z_i,    S2 = sum_i g_i (x) J_i                            (n_targets n_features rows each)
+
+The first term decides the cost. Writing H_i = C_i C_i' and C_i' W = Q_i R_i, it is the square of R_i J_i, which has
+
+    m = min(n_targets, n_features)
+
+rows a sample: m backward passes give all of R_i J_i, never J_i itself. S1 and the gradient follow from the same rows. Only
+S2, which holds the residual g, needs J_i (n_features passes). Without it, A is Kaufman's approximation.
+
+For least squares C_i and Q_i do not depend on i up to a weight, and inv acts on features only, so that S1 needs m n_features
+rows instead of n_targets n_features.
+
+Rows of the Jacobian are made, used and forgotten by chunks of samples; what is kept is A and the couplings.
+
+Legend: R_i -> seeds, C_i Q_i -> left, S1 and S2 -> head_coupling and residual_coupling, B'B -> penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.subspace import Directions
+from gnvpro.problem.misfit import Misfit
+from gnvpro.network.derivatives.blocks import Blocks, Rows, add_square
+from gnvpro.head.sensitivity import ReducedDerivatives
+from gnvpro.linalg.columns import times
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """The matrix in the coordinates of `directions`, the gradient in theta, and what a geodesic correction needs."""
+
+    matrix: Tensor
+    gradient: Tensor
+    penalty: Tensor  # its share of the matrix
+    directions: Directions
+    pull_back: Callable[[Tensor, Tensor], Tensor]  # (d_outputs, dW) -> J' H d_outputs + a2 J_W' dW, in theta
+
+
+class Root(Protocol):
+    """C_i' W = Q_i R_i for every row, where C_i C_i' is the Hessian of the misfit."""
+
+    @property
+    def seeds(self) -> Tensor:
+        """R, (m, rows, n_features)."""
+        ...
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """(C Q)' y, (rows, m) of (rows, n_targets)."""
+        ...
+
+    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
+        """The rows' share of S1, (directions, ., n_features), from R J (directions, m, rows)."""
+        ...
+
+
+@dataclass(frozen=True)
+class CommonRoot:
+    """Least squares: C_i = sqrt(w_i), one Q and one R; S1 is left in the coordinates of Q."""
+
+    Q: Tensor
+    R: Tensor
+    root_weights: Tensor  # (rows, 1)
+
+    @property
+    def seeds(self) -> Tensor:
+        """sqrt(w) R."""
+        return self.root_weights * self.R[:, None]
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """sqrt(w) Q' y."""
+        return self.root_weights * (y @ self.Q)
+
+    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
+        """Sum over the rows of R J (x) sqrt(w) z."""
+        return J.couple(self.root_weights[rows] * Z[rows])
+
+
+@dataclass(frozen=True)
+class RowRoot:
+    """Any loss: C Q and R row by row."""
+
+    left: Tensor  # (rows, n_targets, m)
+    seeds: Tensor
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """(C Q)' y."""
+        return (self.left.mT @ y[..., None])[..., 0]
+
+    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
+        """Sum over the rows of (C Q R J) (x) z."""
+        return J.couple_each(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
+
+
+def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
+    """The root of the curvature in as few rows as it has."""
+    if misfit.isotropic:
+        Q, R = torch.linalg.qr(W) if W.shape[0] > W.shape[1] else (torch.eye(W.shape[0]).to(W), W)
+        return CommonRoot(Q, R, misfit.roots)
+    C = misfit.hessian_root(outputs)
+    R = C.mT @ W
+    if R.shape[1] > R.shape[2]:
+        Q, R = torch.linalg.qr(R)
+        C = C @ Q
+    return RowRoot(C, R.transpose(0, 1).contiguous())
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Makes the Gauss-Newton matrix of a point; `full` includes the residual's coupling, S2."""
+
+    directions: Directions
+    penalty: Tensor  # alpha B'B in the coordinates of the directions
+    full: bool
+    keep: float  # bytes of Jacobian up to which it is kept for the geodesic correction
+
+    def passes(self, n_features: int, n_targets: int, isotropic: bool) -> int:
+        """Backward passes that a matrix and its gradient cost."""
+        if self.full:
+            return n_features
+        return min(n_features, n_targets) + (not isotropic)
+
+    def __call__(
+        self, network: FeatureLinearization, local: ReducedDerivatives, penalty_gradient: Tensor
+    ) -> GaussNewton:
+        """The matrix and the gradient at a point."""
+        work = _Sums(self.directions, curvature_root(local.misfit, local.fit.outputs, local.W), local)
+        rows = local.Z.shape[0]
+        keep = 8 * self.directions.count * rows * work.root.seeds.shape[0] * (2 if self.full else 1) <= self.keep
+        chunks = work.whole(network) if self.full else work.projected(network)
+        kept = []
+        for chunk in chunks:
+            work.add(chunk)
+            if keep:
+                kept.append(chunk)
+            del chunk  # before the next one is made
+        if self.full or local.misfit.isotropic:
+            gradient = self.directions.expand(self.directions.scale * work.gradient)
+        else:
+            gradient = network.vjp(local.feature_gradient())
+        matrix = work.matrix().add_(self.penalty)
+        pull_back = work.pull_back(kept if keep else None, network, self.full)
+        return GaussNewton(matrix, gradient + penalty_gradient, self.penalty, self.directions, pull_back)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Jacobian rows of some samples: R J (directions, m, rows), and J itself where S2 is wanted."""
+
+    rows: slice
+    projected: Blocks
+    whole: Blocks | None
+
+
+class _Sums:
+    """What is summed over chunks."""
+
+    def __init__(self, directions: Directions, root: Root, local: ReducedDerivatives) -> None:
+        self.directions, self.root, self.local = directions, root, local
+        q = directions.count
+        self.square = local.Z.new_zeros((q, q))  # its lower triangle
+        self.gradient = local.Z.new_zeros(q)
+        self.head_coupling: Tensor | float = 0.0
+        self.residual_coupling: Tensor | float = 0.0
+        # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed.
+        G = local.G
+        self.G = torch.linalg.qr(G.T).R.T if local.misfit.isotropic and G.shape[1] > G.shape[0] else G
+
+    def projected(self, network: FeatureLinearization) -> Iterator[Chunk]:
+        """Chunks of R J, from m seeds."""
+        for rows, jacobians in network.jacobian(self.root.seeds):
+            yield self._projected(rows, jacobians)
+            del jacobians
+
+    def _projected(self, rows: slice, jacobians: Rows) -> Chunk:
+        J = self.directions.gather(jacobians, self.square)
+        if self.local.misfit.isotropic:
+            cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
+            self.gradient += J.times(cotangent)
+        return Chunk(rows, J, None)
+
+    def whole(self, network: FeatureLinearization) -> Iterator[Chunk]:
+        """Chunks of J, from a seed for every feature."""
+        f, n = self.local.n_features, self.local.Z.shape[0]
+        seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
+        cotangent = self.local.feature_gradient()
+        for rows, jacobians in network.jacobian(seeds):
+            yield self._whole(rows, jacobians, cotangent[rows])
+            del jacobians
+
+    def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
+        J = self.directions.gather(jacobians, self.square)
+        self.gradient += J.times(cotangent)
+        self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
+        return Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a chunk's share to the sums."""
+        chunk.projected.add_square(self.square)
+        self.head_coupling = self.head_coupling + self.root.couple(chunk.projected, self.local.Z, chunk.rows)
+
+    def matrix(self) -> Tensor:
+        """The misfit's and the head penalty's share of the matrix."""
+        A, scale = self.square, self.directions.scale
+        S1, S2 = self.head_coupling, self.residual_coupling
+        assert isinstance(S1, Tensor)
+        padding = (0, S1.shape[2] - self.local.n_features)
+        self._add_couplings(S1, torch.nn.functional.pad(S2.mT, padding) if isinstance(S2, Tensor) else None)
+        if not bool((scale == 1.0).all()):
+            A.mul_(scale[:, None]).mul_(scale)
+        return A.tril_().add_(A.tril(-1).T)
+
+    def _add_couplings(self, S1: Tensor, S2: Tensor | None) -> None:
+        """-S1' inv S1 + S2' inv S2, to the lower triangle."""
+        fit, q = self.local.fit, self.directions.count
+        pairs = [(S1, -1.0)] if S2 is None else [(S1, -1.0), (S2, 1.0)]
+        if self.local.misfit.isotropic:
+            for S, sign in pairs:
+                solved = fit.inverse_hessian.mv(S.reshape(-1, S.shape[2]))  # acts on rows of features, however many
+                add_square(self.square, S.reshape(q, -1), solved.reshape(q, -1), sign)
+        elif fit.exact and fit.hessian_factor is not None:
+            for S, sign in pairs:
+                half = torch.linalg.solve_triangular(fit.hessian_factor, S.reshape(q, -1).T, upper=False)
+                add_square(self.square, half.T, None, sign)
+        else:
+            self.square += self._composed(S1, S2)
+
+    def _composed(self, S1: Tensor, S2: Tensor | None) -> Tensor:
+        """The same for an inverse that is not exact: dW = -inv(S1 + S2), and nothing cancels."""
+        local = self.local
+        dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
+        hessian = local.misfit.hessian(local.fit.outputs)
+        bent = torch.stack([hessian(times(local.Z, D.T)).T @ local.Z + local.head_penalty * D for D in dW])
+        cross = S1.flatten(1) @ dW.flatten(1).T
+        return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
+
+    def pull_back(
+        self, kept: list[Chunk] | None, network: FeatureLinearization, full: bool
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
+        local, root, directions = self.local, self.root, self.directions
+
+        def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
+            hessian = local.misfit.hessian(local.fit.outputs)
+            D = local.fit.inverse_hessian.rmv(hessian(d_outputs).T @ local.Z + local.head_penalty * dW)
+            d_outputs = d_outputs - times(local.Z, D.T)
+            residual = times(local.G, D[:, : local.n_features])
+            if kept is None:
+                return network.vjp(times(hessian(d_outputs), local.W) - (residual if full else 0.0))
+            c = root.transposed(d_outputs)
+            y = torch.zeros_like(self.gradient)
+            for chunk in kept:
+                y += chunk.projected.times(c[chunk.rows])
+                if chunk.whole is not None:
+                    y -= chunk.whole.times(residual[chunk.rows])
+            return directions.expand(directions.scale * y)
+
+        return pull

@@ -1,0 +1,104 @@
+"""What is not known about the head: its Gaussian posterior, whose precision is the inner Hessian that training has anyway.
+
+Least squares, n samples (or weights that sum to n), Z the features with the column of ones, r the residuals:
+
+    H        = Z' diag(w) Z + a2 I                           the inner Hessian, w = weights / n
+    var_k    = n sum_i w_i r_ik^2 / (n - dof)                noise of output k
+    cov(W_k) = var_k (n H)^-1                                Bayesian linear regression on the features
+    var(y_k) = var_k (1 + z' (n H)^-1 z)                     a new observation at features z
+
+dof counts the parameters that the data determine: tr(H^-1 Z' diag(w) Z) in the head, plus the share of each output in
+those of the features, tr(A (A + a1 I)^-1) / n_targets with A the reduced Gauss-Newton matrix, estimated from a few
+Krylov spaces. The features themselves are taken as known.
+
+Classification: precision of W_k is n H_kk, the k-th diagonal block (a common shift of all outputs changes no
+probability, so the blocks between classes, which describe it, are left out), and outputs shrink by what is not known:
+
+    x_k -> x_k / sqrt(1 + pi/8 z' (n H_kk)^-1 z)             MacKay (1992), the probit approximation
+
+Legend: Z -> features, n -> n_samples, a1 -> theta_penalty, a2 -> head_penalty, var_k -> noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnvpro.head.hessian import cholesky
+from gnvpro.minimize.krylov import arnoldi
+from gnvpro.problem.misfit import Misfit
+from gnvpro.objectives.reduced import ReducedPoint
+
+
+@dataclass(frozen=True)
+class HeadPosterior:
+    """Cholesky factors of the precision n H of the head: one for all outputs (least squares), or one an output."""
+
+    factors: tuple[Tensor, ...]
+
+    def spread(self, Z: Tensor) -> Tensor:
+        """z' (n H)^-1 z for each row and factor."""
+        return torch.stack(
+            [torch.linalg.solve_triangular(L, Z.T, upper=False).square().sum(0) for L in self.factors], dim=1
+        )
+
+
+def head_posterior(Z: Tensor, misfit: Misfit, outputs: Tensor, head_penalty: float, n_samples: float) -> HeadPosterior:
+    """The posterior of a head at the minimum of the inner problem."""
+    blocks = 1 if misfit.isotropic else outputs.shape[1]
+    apply = misfit.hessian(outputs)
+    factors = []
+    for k in range(blocks):
+        unit = torch.zeros_like(outputs)
+        unit[:, k] = 1.0
+        H = Z.T @ (apply(unit)[:, k : k + 1] * Z)
+        H.diagonal().add_(head_penalty)
+        factors.append(cholesky(n_samples * H))
+    return HeadPosterior(tuple(factors))
+
+
+def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: float) -> Tensor:
+    """The variance of the noise of each output, from residuals that parameters have been fitted to."""
+    misfit = point.problem.misfit
+    residuals = misfit.weights.sqrt() * (point.outputs - misfit.targets)
+    covariance = residuals.T @ residuals
+    mean_square = covariance.diagonal()
+    # Outputs whose residuals go together are not as many: tr(C)^2 / |C|^2 counts them.
+    count = float(mean_square.sum() ** 2 / covariance.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
+    dof = head_dof(point.Z, misfit, posterior, n_samples) + feature_dof(point) / max(count, 1.0)
+    return mean_square * n_samples / max(n_samples - dof, 0.05 * n_samples)
+
+
+def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor:
+    """The same from samples that nothing has been fitted to: there residuals hold noise and what is not known of W."""
+    return (misfit.weights * (outputs - misfit.targets).square() / (1 + spread)).sum(0)
+
+
+def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: float) -> float:
+    """tr(H^-1 Z' diag(w) Z): how many parameters an output of the head has, penalised ones counted in part."""
+    return float(n_samples * (misfit.weights * posterior.spread(Z)).sum())
+
+
+def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
+    """tr(A (A + a1 I)^-1) by quadrature on Krylov spaces of random vectors: two passes for each of their dimensions."""
+    problem, n = point.problem, point.x.numel()
+    if n == 0:
+        return 0.0
+    A, alpha = point.curvature().mv, problem.theta_penalty.alpha
+    total = 0.0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(min(probes, n)):
+        v = torch.randint(0, 2, (n,), generator=generator).to(torch.float64) * 2 - 1
+        values, vectors = arnoldi(A, v, rank, 1e-6).ritz
+        # Gauss quadrature of v' f(A + a1 I) v, f(t) = (t - a1) / t; what rounding puts below a1 is not determined at all
+        total += float(vectors[0] ** 2 @ np.clip(1 - alpha / values, 0, 1))
+    return n * total / min(probes, n)
+
+
+def shrunk(outputs: Tensor, spread: Tensor) -> Tensor:
+    """Outputs of a classifier with what is not known about the head taken into account."""
+    return outputs / torch.sqrt(1 + math.pi / 8 * spread)

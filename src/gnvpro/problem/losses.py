@@ -1,0 +1,271 @@
+"""Losses of one output row and its target row; their mean over a batch is in `misfit`.
+
+    least squares   l(x, c) = 1/2 |x - c|^2                 c in R^K
+    logistic        l(x, c) = log(1 + e^x) - c x            c in [0, 1], one output
+    multinomial     l(x, c) = log(sum_k e^{x_k}) - c . x    c in the unit simplex of R^K
+
+A loss knows nothing about networks or heads. It must be convex in x. To add one, write a class with the three methods
+of `Loss`; `prepare` (what its targets may be), `accuracy` (for classification) and `hessian_root` are optional:
+
+>>> class PseudoHuber:
+...     def value(self, outputs, targets):
+...         return (torch.sqrt(1 + (outputs - targets) ** 2) - 1).sum(1)
+...     def gradient(self, outputs, targets):
+...         residual = outputs - targets
+...         return residual / torch.sqrt(1 + residual**2)
+...     def hessian(self, outputs, targets):
+...         curvature = (1 + (outputs - targets) ** 2) ** -1.5
+...         return lambda d_outputs: curvature * d_outputs
+>>> isinstance(PseudoHuber(), Loss)
+True
+
+Legend: L -> Loss, X -> outputs, C -> targets, grad L -> gradient, grad^2 L -> hessian, h(x) -> softmax / sigmoid.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gnvpro.linalg.columns import argmax, log_sum_exp, softmax
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """A convex loss of (rows, n_targets) outputs; every method works on all rows at once.
+
+    >>> isinstance(HalfSquaredError(), Loss)
+    True
+    """
+
+    def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss a row."""
+        ...
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The derivative of each row's loss in that row's outputs."""
+        ...
+
+    def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
+        ...
+
+
+class HalfSquaredError:
+    """1/2 |x - c|^2, for regression.
+
+    >>> HalfSquaredError().value(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]]))
+    tensor([12.5000])
+    """
+
+    isotropic = True  # the Hessian of a row is the identity: formulas that know it never form (rows, n_targets) arrays
+
+    def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss a row."""
+        return 0.5 * (outputs - targets).square().sum(1)
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The residual."""
+        return outputs - targets
+
+    def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
+        """The identity."""
+        return lambda d_outputs: d_outputs
+
+    def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
+        """Real targets, one column an output; a vector is taken as one column."""
+        return real_targets(targets, n_targets)
+
+
+class Logistic:
+    """log(1 + e^x) - c x for one output, for two classes.
+
+    >>> Logistic().gradient(torch.tensor([[0.0]]), torch.tensor([[1.0]]))  # probability minus target
+    tensor([[-0.5000]])
+    """
+
+    def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss a row."""
+        # softplus would drop e^-x beyond x = 20, and x - c x would cancel where the class is certain
+        logsigmoid = torch.nn.functional.logsigmoid
+        return -(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs)).sum(1)
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Probability minus target."""
+        return torch.sigmoid(outputs) - targets
+
+    def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
+        """p (1 - p), written so that it does not cancel when p is near one."""
+        curvature = torch.sigmoid(outputs) * torch.sigmoid(-outputs)
+        return lambda d_outputs: curvature * d_outputs
+
+    def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
+        """Labels 0 and 1, or probabilities between them."""
+        if n_targets != 1:
+            raise ValueError(
+                f'loss="logistic" needs a head with one output, got {n_targets}; '
+                'use loss="multinomial" for a head with one output a class'
+            )
+        targets = real_targets(targets, 1)
+        if targets.min() < 0 or targets.max() > 1:
+            raise ValueError(
+                'targets for loss="logistic" must be labels 0 and 1 (or probabilities between them), '
+                f"got values from {targets.min().item():g} to {targets.max().item():g}"
+            )
+        return targets
+
+    def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One for each row whose more likely class is the target's."""
+        return ((outputs > 0) == (targets > 0.5)).all(1)
+
+
+class Multinomial:
+    """log(sum e^x) - c . x, for classes that each have an output.
+
+    >>> Multinomial().gradient(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # probabilities minus targets
+    tensor([[-0.5000,  0.5000]])
+    """
+
+    def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss a row."""
+        return log_sum_exp(outputs) - (targets * outputs).sum(1)
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Probabilities minus targets."""
+        return softmax(outputs) - targets
+
+    def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
+        """diag(p) - p p', applied to each row."""
+        p = softmax(outputs)
+
+        def apply(d_outputs: Tensor) -> Tensor:
+            weighted = p * d_outputs
+            return weighted.sub_(p * weighted.sum(1, keepdim=True))
+
+        return apply
+
+    def hessian_factors(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """d and v with the Hessian of each row equal to diag(d) - v v'."""
+        p = softmax(outputs)
+        return p, p
+
+    def hessian_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """C = diag(sqrt p) - p sqrt(p)', for which C C' = diag(p) - p p'."""
+        p = softmax(outputs)
+        root = p.sqrt()
+        return torch.diag_embed(root) - p[:, :, None] * root[:, None]
+
+    def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
+        """Integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
+        if n_targets == 1:
+            raise ValueError(
+                'loss="multinomial" needs a head with one output a class, got a single output; '
+                'use loss="logistic" for two classes with one output'
+            )
+        if targets.ndim == 1 or (targets.ndim == 2 and targets.shape[1] == 1):
+            return one_hot(targets.reshape(-1), n_targets)
+        targets = real_targets(targets, n_targets)
+        sums = targets.sum(1)
+        if targets.min() < 0 or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-6):
+            raise ValueError(
+                'targets for loss="multinomial" must be class labels, or rows of non-negative numbers that sum to one; '
+                f"got entries down to {targets.min().item():g} and row sums from {sums.min().item():g} to {sums.max().item():g}"
+            )
+        return targets
+
+    def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One for each row whose most likely class is the target's."""
+        return argmax(outputs) == argmax(targets)
+
+
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "least_squares": HalfSquaredError,
+    "logistic": Logistic,
+    "multinomial": Multinomial,
+}
+
+
+def get_loss(loss: str | Loss) -> Loss:
+    """The loss of that name, or the object itself where it follows the protocol."""
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            near = difflib.get_close_matches(loss, LOSSES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(map(repr, LOSSES))}"
+            raise ValueError(f"loss={loss!r} is not known; {hint}")
+        return LOSSES[loss]()
+    if isinstance(loss, type) or not isinstance(loss, Loss):
+        raise TypeError(
+            f"loss must be one of {', '.join(map(repr, LOSSES))} or an object with the methods "
+            f"value, gradient and hessian (see gnvpro.Loss), got {loss!r}"
+        )
+    return loss
+
+
+def prepare_targets(loss: Loss, targets: Tensor, n_targets: int) -> Tensor:
+    """Targets as (rows, n_targets) float64, checked by the loss where it has something to check."""
+    prepare = getattr(loss, "prepare", real_targets)
+    rows = prepare(targets, n_targets)
+    _check_shapes(loss, rows[:2])
+    return rows
+
+
+def _check_shapes(loss: Loss, targets: Tensor) -> None:
+    """Whether the methods of a loss return what the protocol asks for, tried on a few rows."""
+    outputs = torch.zeros_like(targets)
+    rows, shape = tuple(targets.shape[:1]), tuple(targets.shape)
+    hessian = loss.hessian(outputs, targets)
+    if not callable(hessian):
+        raise ValueError(
+            f"loss {type(loss).__name__}: hessian must return a function of d_outputs, got {type(hessian).__name__}; "
+            "see gnvpro.Loss"
+        )
+    results = [
+        ("value", loss.value(outputs, targets), rows),
+        ("gradient", loss.gradient(outputs, targets), shape),
+        ("hessian(...)(d_outputs)", hessian(outputs), shape),
+    ]
+    for method, result, wanted in results:
+        if not isinstance(result, Tensor) or tuple(result.shape) != wanted:
+            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise ValueError(
+                f"loss {type(loss).__name__}: {method} must have shape {wanted} for outputs of shape {shape}, "
+                f"got {got}; see gnvpro.Loss"
+            )
+
+
+def real_targets(targets: Tensor, n_targets: int) -> Tensor:
+    """Real-valued targets, one column an output; a vector is one column."""
+    if targets.ndim == 1:
+        targets = targets[:, None]
+    if targets.ndim != 2 or targets.shape[1] != n_targets:
+        raise ValueError(
+            f"targets must have shape (samples, {n_targets}) to match the head's {n_targets} outputs, "
+            f"got {n_targets_text(targets)}"
+        )
+    return targets.to(torch.float64)
+
+
+def n_targets_text(targets: Tensor) -> str:
+    """How the shape of wrong targets is told."""
+    return f"(samples, {', '.join(map(str, targets.shape[1:]))})"
+
+
+def one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """Class labels 0 ... n_classes-1 as rows of the identity."""
+    if labels.is_floating_point() and not torch.equal(labels, labels.round()):
+        raise ValueError(
+            "targets given as a vector must be class labels (whole numbers), got fractions; "
+            f"soft labels need shape (samples, {n_classes})"
+        )
+    labels = labels.to(torch.int64)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= n_classes:
+        raise ValueError(
+            f"targets must be class labels from 0 to {n_classes - 1} (the head has {n_classes} outputs), "
+            f"got labels from {low} to {high}"
+        )
+    return torch.nn.functional.one_hot(labels, n_classes).to(torch.float64)

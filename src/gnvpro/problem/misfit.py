@@ -1,0 +1,108 @@
+"""The misfit: the weighted mean of a loss over a batch, as a function of the outputs alone.
+
+    misfit(X) = sum_i w_i l(x_i, c_i),    w_i = 1/n unless the samples are weighted
+
+Everything that eliminates the head or steps in theta sees the loss through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.problem.losses import Loss
+from gnvpro.linalg.columns import by_columns
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """The weighted mean of a loss over a batch, as a function of the outputs alone."""
+
+    loss: Loss
+    targets: Tensor
+    weights: Tensor  # (rows, 1), summing to one over the training set
+    weighted: bool = False  # whether samples differ in weight
+
+    @staticmethod
+    def mean(loss: Loss, targets: Tensor, sample_weight: Tensor | None = None) -> Misfit:
+        """The plain mean, or that with a weight a sample, which all rows (pixels, positions) of the sample share."""
+        rows = targets.shape[0]
+        if sample_weight is None:
+            weights = torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device)
+        else:
+            weights = sample_weight.repeat_interleave(rows // sample_weight.shape[0])[:, None]
+            weights = weights / weights.max()  # before the sum, which could overflow
+            weights = weights / weights.sum()
+        return Misfit(loss, by_columns(targets), weights, weighted=sample_weight is not None)
+
+    @cached_property
+    def roots(self) -> Tensor:
+        """The square roots of the weights."""
+        return self.weights.sqrt()
+
+    def take(self, samples: Tensor, n_samples: int) -> Misfit:
+        """The part of some of the samples, so scaled that the average over equal parts is the whole.
+
+        Where samples are weighted a part's weights need not sum to one: were they made to, samples that happen to be
+        among light ones would count for more than their weight.
+        """
+        each = self.targets.shape[0] // n_samples
+        rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
+        weights = self.weights[rows]
+        share = samples.shape[0] / n_samples if self.weighted else weights.sum()
+        return replace(self, targets=by_columns(self.targets[rows]), weights=weights / share)
+
+    @property
+    def isotropic(self) -> bool:
+        """Whether the Hessian multiplies each row by its weight and nothing else."""
+        return getattr(self.loss, "isotropic", False)
+
+    def value(self, outputs: Tensor) -> float:
+        """The mean loss."""
+        return float(self.weights[:, 0] @ self.loss.value(outputs, self.targets))
+
+    def gradient(self, outputs: Tensor) -> Tensor:
+        """Its derivative in the outputs."""
+        return self.weights * self.loss.gradient(outputs, self.targets)
+
+    def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """Its second derivative in the outputs, as a map of d_outputs."""
+        apply = self.loss.hessian(outputs, self.targets)
+        return lambda d_outputs: self.weights * apply(d_outputs)
+
+    def hessian_factors(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        """d and v with its Hessian diag(d) - v v' row by row, where the loss says so: cheaper to assemble."""
+        factors = getattr(self.loss, "hessian_factors", None)
+        if factors is None:
+            return None
+        d, v = factors(outputs, self.targets)
+        return self.weights * d, self.roots * v
+
+    def hessian_root(self, outputs: Tensor) -> Tensor:
+        """C (rows, n_targets, .) with C C' the second derivative of each row."""
+        own = getattr(self.loss, "hessian_root", None)
+        C = own(outputs, self.targets) if own else matrix_root(self.loss.hessian(outputs, self.targets), outputs)
+        return self.roots[..., None] * C
+
+    def accuracy(self, outputs: Tensor) -> float | None:
+        """The weighted share of rows classified right; None where the loss does not classify."""
+        accuracy = getattr(self.loss, "accuracy", None)
+        if accuracy is None:
+            return None
+        right = self.weights[:, 0] @ accuracy(outputs, self.targets).to(torch.float64)
+        return float(right / self.weights.sum())
+
+
+def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
+    """Roots C C' = H of every row's Hessian, from the map that applies it."""
+    units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+    H = torch.stack([hessian(unit.expand_as(outputs).contiguous()) for unit in units], dim=2)
+    diagonal = H.diagonal(dim1=1, dim2=2)
+    if torch.equal(torch.diag_embed(diagonal), H):
+        return torch.diag_embed(diagonal.clamp(min=0).sqrt())
+    values, vectors = torch.linalg.eigh(H)
+    return vectors * values.clamp(min=0).sqrt()[:, None]

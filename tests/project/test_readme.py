@@ -1,0 +1,52 @@
+"""The python blocks of the README run, one after the other, as a newcomer would type them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def python_blocks(text: str) -> list[str]:
+    """Fenced python blocks, padded with blank lines so that errors point at the README's own lines."""
+    found = re.finditer(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return ["\n" * text[: match.start(1)].count("\n") + match.group(1) for match in found]
+
+
+def run_blocks(text: str) -> dict[str, object]:
+    names: dict[str, object] = {}
+    for block in python_blocks(text):
+        exec(compile(block, str(README), "exec"), names)
+    return names
+
+
+def test_the_readme_trains_a_classifier_and_a_regression(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the checkpoint is written
+    names = run_blocks(README.read_text())
+    result, model, new_inputs = names["result"], names["model"], names["new_inputs"]
+    assert result.history[-1].validation_accuracy > 0.9
+    assert result.history[-1].loss < result.history[0].loss
+    assert model(new_inputs).argmax(1).tolist() == [0, 1, 2]
+    assert isinstance(names["fit"].model, torch.nn.Module)
+    assert (tmp_path / "run.checkpoint").exists()
+    assert "tensor([0, 1, 2])" in capsys.readouterr().out
+
+
+def test_a_block_that_fails_fails_the_test() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_blocks("text\n```python\n1 / 0\n```\n")
+
+
+def test_every_file_in_the_code_map_exists() -> None:
+    section = README.read_text().split("## Code map")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    package = README.parent / "src" / "gnvpro"
+    assert listed
+    assert all((package / name).exists() for name in listed)

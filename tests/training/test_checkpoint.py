@@ -1,0 +1,270 @@
+"""A run that is killed and resumed is the run that was never killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import gnvpro
+from gnvpro.training import checkpoint
+from gnvpro.networks import NeuralODE
+
+INPUTS = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(20, 3)
+TARGETS = torch.sin(INPUTS.sum(1, keepdim=True))
+LABELS = (INPUTS.prod(1) > 0).long()
+
+RUNS = {
+    "gnvpro": {"method": "gnvpro", "max_rank": 4, "loss": "multinomial"},
+    "dense": {"solver": "dense", "loss": "multinomial"},
+    "hybrid": {"method": "gnvpro", "solver": "hybrid", "max_rank": 3, "loss": "multinomial"},
+    "gauss-newton": {"method": "gauss-newton", "max_rank": 4},
+    "lbfgs-vpro": {"method": "lbfgs-vpro", "loss": "multinomial"},
+    "adam": {"method": "adam", "batch_size": 6},
+    "nesterov": {"method": "nesterov", "batch_size": 6},
+    "batches": {"batch_size": 8, "iterations_per_batch": 2, "max_rank": 4, "loss": "multinomial"},
+    "levels": {"levels": 2, "max_rank": 4, "keep": "best"},
+}
+
+
+def network(n_outputs: int) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(NeuralODE(3, 4, depth=2, final_time=1.0), nn.Linear(4, n_outputs)).double()
+
+
+def run(name: str, **more):
+    settings = {"loss": "least_squares", "work": 60, **RUNS[name], **more}
+    classify = settings["loss"] == "multinomial"
+    targets = LABELS if classify else TARGETS
+    model = network(2 if classify else 1)
+    return gnvpro.train(model, INPUTS, targets, validation=(INPUTS[:5], targets[:5]), **settings)
+
+
+def numbers(result) -> list[dict]:
+    """The history without what depends on the clock."""
+    return [{k: v for k, v in r.to_dict().items() if not k.endswith("seconds")} for r in result.history]
+
+
+def assert_same(result, expected) -> None:
+    for (name, value), other in zip(
+        result.model.state_dict().items(), expected.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(value, other), name
+    assert numbers(result) == numbers(expected)
+    assert result.status == expected.status
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted_and_resumed(name, stop, path, **more):
+    """A run that stops after an iteration, and then goes on."""
+
+    def interrupt(record):
+        if record.iteration >= stop:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(name, checkpoint=path, on_iteration=interrupt, **more)
+    return run(name, checkpoint=path, resume=True, **more)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_interrupted_after_any_iteration_goes_on_to_the_same_bits(name, tmp_path):
+    expected = run(name)
+    last = len(expected.history) - 1
+    for stop in sorted({1, 2, last // 2, last - 1}):
+        assert_same(interrupted_and_resumed(name, stop, tmp_path / f"{stop}.checkpoint"), expected)
+
+
+@pytest.mark.parametrize(("price", "cheap"), [(5.0, "hybrid"), (99.0, "krylov")])
+def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_same_bits(
+    tmp_path, monkeypatch, price, cheap
+):
+    """`auto` takes cheap steps, then exact ones."""
+    monkeypatch.setattr("gnvpro.methods.gnvpro.squaring_price", lambda problem, settings: price)
+    monkeypatch.setattr("gnvpro.methods.gnvpro.FEWEST", 1)  # exact steps are cheap here
+    more = {"work": 500, "solver": "auto"}
+    expected = run("gnvpro", **more)
+    kinds = [record.solver for record in expected.history]
+    begun = [kinds.index(cheap), kinds.index("dense")]
+    assert begun == sorted(begun)
+    for stop in sorted({*begun, begun[1] - 1, *(first + 1 for first in begun)}):
+        assert_same(interrupted_and_resumed("gnvpro", stop, tmp_path / f"{stop}.checkpoint", **more), expected)
+
+
+def test_a_process_killed_at_random_moments_goes_on_to_the_same_bits(tmp_path):
+    """SIGKILL, once or more in every method; the same script run again each time."""
+    rng = random.Random(20)
+    script = [sys.executable, __file__, str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    killed = []
+    for name in RUNS:
+        process = subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, text=True)
+        for line in process.stdout:
+            if line.strip() == name:
+                break
+        time.sleep(rng.uniform(0.0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.stdout.close()
+        if process.wait() == -signal.SIGKILL:
+            killed.append(name)
+    assert len(killed) >= 4, f"the killing came too late in most runs: {killed}"
+    subprocess.run(script, env=environment, check=True, stdout=subprocess.DEVNULL)
+    for name in RUNS:
+        expected = run(name)
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == json.loads(json.dumps(numbers(expected))), name
+        saved = torch.load(tmp_path / f"{name}.pt", weights_only=True)
+        assert all(torch.equal(saved[k], v) for k, v in expected.model.state_dict().items()), name
+
+
+def test_resume_starts_afresh_where_there_is_no_file(tmp_path):
+    assert_same(run("gnvpro", checkpoint=tmp_path / "new", resume=True), run("gnvpro"))
+
+
+def test_a_finished_run_is_returned_without_work(tmp_path):
+    expected = run("gnvpro", checkpoint=tmp_path / "done")
+    calls = []
+    again = run("gnvpro", checkpoint=tmp_path / "done", resume=True, on_iteration=calls.append)
+    assert_same(again, expected)
+    assert calls == []
+
+
+def test_without_resume_an_old_file_is_overwritten(tmp_path):
+    path = tmp_path / "file"
+    run("gnvpro", checkpoint=path, iterations=1)
+    expected = run("gnvpro", checkpoint=path)
+    assert_same(run("gnvpro", checkpoint=path, resume=True), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"max_rank": 3}, "max_rank was 4, now it is 3"),
+        ({"head_penalty": 0.5}, "head_penalty"),
+        ({"seed": 7}, "seed"),
+        ({"method": "lbfgs-vpro"}, "method"),
+        ({"work": 50}, "work"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused_saying_which(change, told, tmp_path):
+    path = tmp_path / "file"
+    run("gnvpro", checkpoint=path)
+    with pytest.raises(ValueError, match=told):
+        run("gnvpro", checkpoint=path, resume=True, **change)
+
+
+def test_a_checkpoint_of_another_model_or_other_data_is_refused(tmp_path):
+    path = tmp_path / "file"
+    arguments = {"loss": "least_squares", "work": 20, "checkpoint": path}
+    gnvpro.train(network(1), INPUTS, TARGETS, **arguments)
+    wider = nn.Sequential(NeuralODE(3, 5, depth=2, final_time=1.0), nn.Linear(5, 1)).double()
+    with pytest.raises(ValueError, match="model"):
+        gnvpro.train(wider, INPUTS, TARGETS, resume=True, **arguments)
+    with pytest.raises(ValueError, match="inputs"):
+        gnvpro.train(network(1), INPUTS + 1, TARGETS, resume=True, **arguments)
+    with pytest.raises(ValueError, match="targets"):
+        gnvpro.train(network(1), INPUTS, TARGETS + 1, resume=True, **arguments)
+
+
+@pytest.mark.parametrize("position", [0, 10, 40, 100, -1])
+def test_a_file_with_one_bad_byte_is_refused(position, tmp_path):
+    path = tmp_path / "file"
+    run("gnvpro", checkpoint=path)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="checkpoint"):
+        run("gnvpro", checkpoint=path, resume=True)
+
+
+@pytest.mark.parametrize("length", [0, 5, 60, 1000])
+def test_a_file_cut_short_is_refused(length, tmp_path):
+    path = tmp_path / "file"
+    run("gnvpro", checkpoint=path)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ValueError, match="checkpoint"):
+        run("gnvpro", checkpoint=path, resume=True)
+
+
+def test_a_refused_checkpoint_leaves_the_model_untouched(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"PK\x03\x04 something else")
+    model = network(1)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(ValueError, match="was not written by"):
+        gnvpro.train(model, INPUTS, TARGETS, loss="least_squares", checkpoint=path, resume=True)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_loading_never_executes_code(tmp_path):
+    """A pickle that would call a function is refused by the loader, even with a right checksum."""
+    import hashlib
+    import io
+
+    class Call:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "executed",))
+
+    buffer = io.BytesIO()
+    torch.save({"identity": Call()}, buffer)
+    payload = buffer.getvalue()
+    path = tmp_path / "file"
+    path.write_bytes(checkpoint.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    with pytest.raises(ValueError, match="checkpoint"):
+        checkpoint.load(path)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [(lambda d: d, "directory"), (lambda d: d / "missing" / "file", "no directory")],
+)
+def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_any_work(make, told, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        run("gnvpro", checkpoint=make(tmp_path))
+
+
+def test_a_failed_write_keeps_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    checkpoint.save(path, {"a": 1})
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
+    with pytest.raises(OSError, match="no space"):
+        checkpoint.save(path, {"a": 2})
+    assert checkpoint.load(path) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_keyboard_interrupt_writes_the_last_iteration(tmp_path):
+    path = tmp_path / "file"
+
+    def interrupt(record):
+        if record.iteration == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("adam", checkpoint=path, checkpoint_every=1000, on_iteration=interrupt)
+    assert len(json.loads(checkpoint.load(path)["history"])) == 4
+
+
+if __name__ == "__main__":  # the script that is killed
+    directory = Path(sys.argv[1])
+    for name in RUNS:
+        print(name, flush=True)
+        result = run(
+            name,
+            checkpoint=directory / f"{name}.checkpoint",
+            checkpoint_every=2,
+            resume=True,
+            on_iteration=lambda record: time.sleep(0.01),
+        )
+        torch.save(result.model.state_dict(), directory / f"{name}.pt")
+        (directory / f"{name}.json").write_text(json.dumps(numbers(result)))
