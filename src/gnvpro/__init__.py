@@ -6,39 +6,74 @@ Variable projection trains theta alone, on the reduced objective Phi(W(theta), t
 trust-region method; for least squares, logistic and multinomial regression, and any other convex loss.
 """
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from gnvpro import networks
-from gnvpro.training import listeners
-from gnvpro.training.history import History, Record
-from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
+from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton, NewtonKrylov
 from gnvpro.linalg.operators import LinearOperator
-from gnvpro.problem.penalties import Tikhonov, time_differences
-from gnvpro.methods.choose_solver import DenseSettings
+from gnvpro.methods.auto import Auto
+from gnvpro.methods.gnvpro import GaussNewton, GNvpro
+from gnvpro.methods.lbfgs import LBFGSvpro
+from gnvpro.methods.protocol import Batches, Method, Running, Solver
+from gnvpro.methods.solvers import Dense, Hybrid, Krylov, ModelSolver
+from gnvpro.methods.stochastic import Adam, Nesterov
 from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import LocalModel, Step
+from gnvpro.objectives.problem import Problem
+from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.problem.penalties import Tikhonov, time_differences
+from gnvpro.training import listeners
+from gnvpro.training.checkpoint import Checkpoint
+from gnvpro.training.history import History, Record
 from gnvpro.training.train import Result, train
 
 if TYPE_CHECKING:
-    from gnvpro.sklearn.estimators import GNvproClassifier as GNvproClassifier
-    from gnvpro.sklearn.estimators import GNvproRegressor as GNvproRegressor
+    from gnvpro.sklearn.classifier import GNvproClassifier as GNvproClassifier
+    from gnvpro.sklearn.regressor import GNvproRegressor as GNvproRegressor
 
-__version__ = "0.1.0"
+try:
+    __version__ = version("gnvpro")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "unknown"
 
 __all__ = [
-    "DenseSettings",
+    "Adam",
+    "Auto",
+    "Batches",
+    "Checkpoint",
+    "Dense",
+    "Eliminator",
+    "GNvpro",
+    "GaussNewton",
     "HalfSquaredError",
+    "HeadFit",
     "History",
+    "Hybrid",
+    "Krylov",
+    "LBFGSvpro",
+    "LeastSquares",
     "LinearOperator",
+    "LocalModel",
     "Logistic",
     "Loss",
+    "Method",
+    "ModelSolver",
     "Multinomial",
+    "Nesterov",
     "Newton",
     "NewtonKrylov",
+    "Problem",
     "Record",
     "Result",
+    "Running",
+    "Solver",
     "Status",
+    "Step",
     "Tikhonov",
+    "WarmStart",
     "listeners",
     "networks",
     "time_differences",
@@ -50,8 +85,8 @@ def __getattr__(name: str) -> Any:
     """The scikit-learn estimators, imported when asked for: nothing else here needs scikit-learn."""
     if name in ("GNvproClassifier", "GNvproRegressor"):
         try:
-            from gnvpro.sklearn import estimators
+            from gnvpro import sklearn
         except ImportError as error:
             raise ImportError(f"{name} needs scikit-learn: pip install 'gnvpro[sklearn]'") from error
-        return getattr(estimators, name)
+        return getattr(sklearn, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

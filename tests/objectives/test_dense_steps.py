@@ -231,7 +231,7 @@ def test_pull_back_is_the_transposed_reduced_jacobian(name: str, full: bool, kee
         pulled = pulled + local.G @ D[:, : local.n_features]
     before = point.problem.network.meter.work
     got = point.gauss_newton.pull_back(d_outputs, dW)
-    seeds = point.assembler.passes(4, point.W.shape[0], point.problem.misfit.isotropic)  # type: ignore[union-attr]
+    seeds = point.assembler.passes(4, point.W.shape[0], point.problem.misfit.identity_hessian)  # type: ignore[union-attr]
     assert point.problem.network.meter.work - before == seeds + (not keep)
     assert relative(got, point.linearization.vjp(pulled)) < 1e-10
 
@@ -258,7 +258,7 @@ def test_work_is_one_unit_a_seed_and_the_gradient_comes_with_it(name: str, full:
     assert meter.work == 1 + passes
     network = point.problem.network
     assert point.assembler is not None
-    assert point.assembler.passes(network.n_features, network.n_targets, point.problem.misfit.isotropic) == passes
+    assert point.assembler.passes(network.n_features, network.n_targets, point.problem.misfit.identity_hessian) == passes
 
 
 def test_matrix_root_squares_to_the_hessian() -> None:

@@ -16,8 +16,14 @@ from torch import nn
 from gnvpro.data import Split, cdr, cifar10, data_directory, dcr, ellipse, indian_pines, peaks
 from gnvpro.experiments.inner_accuracy import study
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, Training
-from gnvpro.networks import MLP, ConvNet, NeuralODE, ResNet
 from gnvpro.head.newton import NewtonKrylov
+from gnvpro.methods.auto import Auto
+from gnvpro.methods.gnvpro import GaussNewton, GNvpro
+from gnvpro.methods.lbfgs import LBFGSvpro
+from gnvpro.methods.protocol import Batches
+from gnvpro.methods.solvers import Dense, Krylov
+from gnvpro.methods.stochastic import Adam, Nesterov
+from gnvpro.networks import MLP, ConvNet, NeuralODE, ResNet
 
 SETS = ("train", "validation", "test")
 SHOWN_IMAGES = 400  # CIFAR-10 test images kept for the figure
@@ -107,82 +113,65 @@ def cifar10_network(n_inputs: int, depth: int | None) -> nn.Module:
 # -- the settings
 
 
-def surrogate(work: float) -> Settings:
+# GNvpro has its solver by `Experiment.solver`, or "krylov" with `--paper`; `Auto` holds the sizes of each kind of step.
+
+
+def surrogate(work: float, depth: int = 2, levels: int = 3, dense: Dense | None = None) -> Settings:
     """The paper's surrogates: three levels for the methods on the whole set, ADAM on the deepest network alone."""
-    levels = Training(work, depth=2, levels=3)
-    methods = {
-        "gnvpro": levels,
-        "gauss-newton": levels,
-        "lbfgs-vpro": levels,
-        "adam": Training(2 * work, depth=8, batch_size=2),
-    }
-    return Settings(methods, 1e-10, 1e-10, time_penalty=True)
+    methods = (GNvpro(solver=Auto(dense=dense or Dense())), GaussNewton(), LBFGSvpro())
+    trainings = {method.name: Training(method, work, depth, levels) for method in methods}
+    adam = Training(Adam(batch_size=2), 2 * work, depth=8)
+    return Settings({**trainings, "adam": adam}, 1e-10, 1e-10, time_penalty=True)
 
-
-CDR = surrogate(600.0)
-DCR = surrogate(1200.0)
 
 # For `--paper --solver dense`: raw inputs are about 0.02, so a bias has 1000 times the curvature of the weights beside it.
-CDR_PAPER = dataclasses.replace(
-    CDR, methods={**CDR.methods, "gnvpro": dataclasses.replace(CDR.methods["gnvpro"], scaling=0.75)}
-)
-
+CDR_PAPER = surrogate(600.0, dense=Dense(scaling=0.75))
 # Deep from the start: at depth 2 the ODE is not resolved, and prolongation would change the map that was learnt.
 # Inputs of about 0.018 leave tanh in its linear part: spread 0.1 uses it, and ADAM needs it to move at all.
-CDR_RECOMMENDED = dataclasses.replace(
-    CDR,
-    methods={
-        name: dataclasses.replace(training, depth=8, levels=1, solver="auto") for name, training in CDR.methods.items()
-    },
-    input_spread=0.1,
-)
+CDR = dataclasses.replace(surrogate(600.0, depth=8, levels=1), input_spread=0.1)
+DCR = surrogate(1200.0)
 
-ELLIPSE = Settings(
-    dict.fromkeys(("gnvpro", "gauss-newton"), Training(500.0, max_rank=10, rtol=1e-3, iterations=50)), 1e-6, 1e-8
-)
+_ELLIPSE = {
+    "gnvpro": Training(GNvpro(solver=Auto(10, 1e-3)), 500.0, iterations=50),
+    "gauss-newton": Training(GaussNewton(solver=Krylov(10, 1e-3)), 500.0, iterations=50),
+}
+ELLIPSE = Settings(_ELLIPSE, 1e-6, 1e-8)
 
-PEAKS = Settings({"gnvpro": Training(200.0)}, 5e-6, 1e-8)
+PEAKS = Settings({"gnvpro": Training(GNvpro(), 200.0)}, 5e-6, 1e-8)
 
-_PINES = Training(1500.0, depth=4, levels=3, max_rank=50, keep="best")
-INDIAN_PINES = Settings(
-    {
-        "gnvpro": _PINES,
-        "gauss-newton": _PINES,
-        "lbfgs-vpro": _PINES,
-        "adam": Training(3000.0, depth=16, batch_size=32, keep="best"),
-    },
-    1e-3,
-    1e-3,
-    time_penalty=True,
-)
 
+def indian_pines_settings(max_rank: int) -> Settings:
+    """Three levels, the best model by validation kept."""
+    methods = (GNvpro(solver=Auto(max_rank)), GaussNewton(solver=Krylov(50)), LBFGSvpro())
+    trainings = {method.name: Training(method, 1500.0, depth=4, levels=3, keep="best") for method in methods}
+    adam = Training(Adam(batch_size=32), 3000.0, depth=16, keep="best")
+    return Settings({**trainings, "adam": adam}, 1e-3, 1e-3, time_penalty=True)
+
+
+INDIAN_PINES_PAPER = indian_pines_settings(50)
 # Too many weights for a matrix, so `auto` means quasi-Newton steps between Krylov spaces, which may then be smaller.
-INDIAN_PINES_RECOMMENDED = dataclasses.replace(
-    INDIAN_PINES, methods={**INDIAN_PINES.methods, "gnvpro": dataclasses.replace(_PINES, max_rank=30)}
-)
+INDIAN_PINES = indian_pines_settings(30)
 
-_CIFAR = Training(400.0, max_rank=30, batch_size=10_000, iterations_per_batch=3, sweeps=2)
-CIFAR10 = Settings(
-    {
-        "gnvpro": _CIFAR,
-        "gauss-newton": _CIFAR,
-        "lbfgs-vpro": _CIFAR,
-        "adam": Training(400.0, batch_size=128, learning_rate=1e-3),
-        "nesterov": Training(400.0, batch_size=128, learning_rate=5e-3),
-    },
-    1e-4,
-    1e-2,
-)
+_PARTS = Batches(10_000, iterations=3, sweeps=2)
 # A small Krylov space and many quasi-Newton steps on each batch, as long as the budget lasts.
-_CIFAR_STEPS = dataclasses.replace(_CIFAR, solver="hybrid", max_rank=10, iterations_per_batch=20, sweeps=None)
-CIFAR10_RECOMMENDED = dataclasses.replace(
-    CIFAR10, methods={**CIFAR10.methods, "gnvpro": _CIFAR_STEPS, "lbfgs-vpro": _CIFAR_STEPS}
+_LONGER = Batches(10_000, iterations=20)
+_NESTEROV = Nesterov(lr=5e-3, batch_size=128)
+
+
+def cifar10_settings(gnvpro: GNvpro, lbfgs: LBFGSvpro, adam: Adam) -> Settings:
+    """Large batches for the deterministic methods, small ones for the stochastic methods."""
+    methods = (gnvpro, GaussNewton(solver=Krylov(30), batches=_PARTS), lbfgs, adam, _NESTEROV)
+    return Settings({method.name: Training(method, 400.0) for method in methods}, 1e-4, 1e-2)
+
+
+CIFAR10 = cifar10_settings(
+    GNvpro(solver=Auto(10), batches=_LONGER), LBFGSvpro(batches=_LONGER), Adam(lr=1e-3, batch_size=128)
 )
-CIFAR10_PAPER = dataclasses.replace(
-    CIFAR10,
-    methods={**CIFAR10.methods, "adam": CIFAR10.methods["nesterov"]},  # the paper tuned Nesterov's settings for both
-    eliminator=NewtonKrylov(max_rank=100, iterations=400),
-)
+CIFAR10_PAPER = cifar10_settings(
+    GNvpro(solver=Auto(30), batches=_PARTS),
+    LBFGSvpro(batches=_PARTS),
+    Adam(lr=5e-3, batch_size=128),  # the paper tuned Nesterov's settings for both
+).adjusted(eliminator=NewtonKrylov(max_rank=100, iterations=400))
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -194,10 +183,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_ellipse,
             ellipse_network,
             "logistic",
-            ELLIPSE.with_solver("krylov"),
-            ELLIPSE.with_solver("krylov"),  # the figure is of the paper's method
+            ELLIPSE,
+            ELLIPSE,
             ellipse.CLASSES,
             snapshots=True,
+            solver="krylov",  # the figure is of the paper's method
         ),
         Experiment(
             "cdr",
@@ -206,8 +196,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_cdr,
             cdr_network,
             "least_squares",
-            CDR_PAPER.with_solver("krylov"),
-            CDR_RECOMMENDED,
+            CDR_PAPER,
+            CDR,
         ),
         Experiment(
             "dcr",
@@ -216,7 +206,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_dcr,
             dcr_network,
             "least_squares",
-            DCR.with_solver("krylov"),
+            DCR,
             DCR,
         ),
         Experiment(
@@ -226,8 +216,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_indian_pines,
             indian_pines_network,
             "multinomial",
-            INDIAN_PINES.with_solver("krylov"),
-            INDIAN_PINES_RECOMMENDED,
+            INDIAN_PINES_PAPER,
+            INDIAN_PINES,
             indian_pines.CLASSES,
         ),
         Experiment(
@@ -237,8 +227,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_cifar10,
             cifar10_network,
             "multinomial",
-            CIFAR10_PAPER.with_solver("krylov"),
-            CIFAR10_RECOMMENDED,
+            CIFAR10_PAPER,
+            CIFAR10,
             cifar10.CLASSES,
         ),
         Experiment(
@@ -248,10 +238,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_peaks,
             peaks_network,
             "multinomial",
-            PEAKS.with_solver("krylov"),
-            PEAKS.with_solver("krylov"),
+            PEAKS,
+            PEAKS,
             tuple(f"band {k}" for k in range(1, peaks.N_CLASSES + 1)),
             study=study,
+            solver="krylov",
         ),
     )
 }

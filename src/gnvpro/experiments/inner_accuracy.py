@@ -12,13 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnvpro.training.arguments import check_targets
 from gnvpro.experiments.settings import Loaded, Settings
-from gnvpro.network.find_head import find_head
-from gnvpro.problem.losses import Multinomial
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
 from gnvpro.head.newton import NewtonKrylov
-from gnvpro.objectives.reduced import Problem, ReducedObjective
+from gnvpro.objectives.problem import Problem
 
 TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-10)
 RANKS = (5, 10, 15, 20, 25)
@@ -30,11 +26,10 @@ ITERATIONS = 50  # of the inner solver; a small rank may not reach a small toler
 def study(model: nn.Module, loaded: Loaded, settings: Settings, seed: int) -> dict[str, np.ndarray]:
     """Taylor errors (tolerances, ranks, steps) at the network as it is, along a random direction."""
     inputs, labels = (part[:SAMPLES] for part in loaded.split.train)
-    network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(len(inputs)))
-    misfit = check_targets("targets", labels, inputs, network, Multinomial())
-    penalty = settings.penalty().bind(model, network.parameters)
-    problem = Problem(network, inputs, misfit, penalty, settings.head_penalty)
-    theta = network.theta()
+    problem = Problem(
+        model, inputs, labels, loss="multinomial", theta_penalty=settings.penalty(), head_penalty=settings.head_penalty
+    )
+    theta = problem.theta()
     direction = torch.randn(theta.shape, generator=torch.Generator().manual_seed(seed), dtype=theta.dtype)
     direction /= direction.norm()
     errors = [[taylor_errors(problem, theta, direction, tol, rank) for rank in RANKS] for tol in TOLERANCES]
@@ -49,7 +44,7 @@ def study(model: nn.Module, loaded: Loaded, settings: Settings, seed: int) -> di
 def taylor_errors(problem: Problem, theta: Tensor, direction: Tensor, tolerance: float, rank: int) -> list[float]:
     """The error for each step."""
     eliminator = NewtonKrylov(max_rank=rank, atol=tolerance, rtol=0.0, iterations=ITERATIONS)
-    objective = ReducedObjective(problem, eliminator)
+    objective = problem.with_eliminator(eliminator).reduced
     here = objective.start(theta, None)
     slope = float(here.gradient() @ direction)
     return [abs(here.value + h * slope - objective.start(theta + h * direction, None).value) for h in STEPS]

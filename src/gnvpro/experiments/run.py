@@ -21,14 +21,14 @@ import torch
 from torch import nn
 
 import gnvpro
-from gnvpro.training.arguments import check_choice, check_count, check_number
+from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.data.extras import need
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, spread
 from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
+from gnvpro.methods.gnvpro import SOLVERS
 from gnvpro.training.listeners import CSVFile
-from gnvpro.methods.choose_solver import SOLVERS
 
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 PREDICTIONS, CHECKPOINT = "predictions.npz", "checkpoint.pt"
@@ -97,14 +97,14 @@ def run(
 def plan(order: Order) -> list[Job]:
     """The runs that an order asks for; whatever is wrong with it is said here, before anything is done."""
     experiment = EXPERIMENTS[check_choice("experiment", order.experiment, EXPERIMENTS)]
-    settings = adjusted(experiment.settings(order.paper), order)
+    settings = adjusted(experiment, order)
     methods = [check_choice("method", name, settings.methods) for name in order.methods or settings.methods]
     jobs = []
     for seed in order.seeds:
         check_count("seed", seed, 0)
         for method in methods:
             training = settings.methods[method]
-            least = training.least_work(experiment.head, experiment.loss)
+            least = experiment.least_work(training)
             if order.work is not None and order.work < least:
                 raise ValueError(
                     f"work={order.work:g} is less than one iteration of {method} needs at each level; "
@@ -113,7 +113,6 @@ def plan(order: Order) -> list[Job]:
             tuned = "".join(f"-{name.replace('_', '-')}{value:g}" for name, value in order.variant().items())
             config = {
                 "experiment": experiment.name,
-                "method": method,
                 "seed": seed,
                 "settings": ("paper" if order.paper else "recommended") + (f", {order.solver}" if order.solver else ""),
                 "variant": order.variant(),
@@ -125,23 +124,22 @@ def plan(order: Order) -> list[Job]:
     return jobs
 
 
-def adjusted(settings: Settings, order: Order) -> Settings:
+def adjusted(experiment: Experiment, order: Order) -> Settings:
     """The catalogue's settings with what the user chose instead."""
     shared: dict[str, Any] = {}
     for name in ("theta_penalty", "head_penalty"):
         if (value := getattr(order, name)) is not None:
             shared[name] = check_number(name, value, 0.0)
-    changed: dict[str, Any] = {}
-    if order.work is not None:
-        changed["work"] = check_number("work", order.work, 0.0)
-    if order.solver is not None:
-        changed["solver"] = check_choice("solver", order.solver, SOLVERS)
-    if order.learning_rate is not None:
-        changed["learning_rate"] = check_number("learning_rate", order.learning_rate, 0.0, strict=True)
-    if order.max_rank is not None:
-        changed["max_rank"] = check_count("max_rank", order.max_rank, 1)
-    methods = {name: dataclasses.replace(training, **changed) for name, training in settings.methods.items()}
-    return dataclasses.replace(settings, methods=methods, **shared)
+    solver = order.solver or ("krylov" if order.paper else experiment.solver)
+    changed = experiment.settings(order.paper).adjusted(
+        work=None if order.work is None else check_number("work", order.work, 0.0),
+        solver=check_choice("solver", solver, SOLVERS),
+        learning_rate=None
+        if order.learning_rate is None
+        else check_number("learning_rate", order.learning_rate, 0.0, strict=True),
+        max_rank=None if order.max_rank is None else check_count("max_rank", order.max_rank, 1),
+    )
+    return dataclasses.replace(changed, **shared)
 
 
 def load(job: Job, data_dir: Path | None) -> Loaded:
@@ -198,28 +196,22 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
         model,
         *split.train,
         loss=experiment.loss,
-        method=job.method,
+        method=training.method,
         validation=split.validation,
         theta_penalty=job.settings.penalty(),
         head_penalty=job.settings.head_penalty,
         work=training.work,
         iterations=training.iterations,
-        solver=training.solver,
-        dense=gnvpro.DenseSettings(scaling=training.scaling),
-        max_rank=training.max_rank,
-        rtol=training.rtol,
-        batch_size=training.batch_size,
-        iterations_per_batch=training.iterations_per_batch,
-        sweeps=training.sweeps,
         levels=training.levels,
-        learning_rate=training.learning_rate,
         keep=training.keep,
-        eliminator=job.settings.eliminator,
         seed=job.seed,
         checkpoint=directory / CHECKPOINT,
         resume=resume,
-        progress=progress,
-        listeners=[*([snapshots] if snapshots else []), CSVFile(directory / HISTORY)],
+        listeners=[
+            *([snapshots] if snapshots else []),
+            CSVFile(directory / HISTORY),
+            *(["progress"] if progress else []),
+        ],
     )
     last = result.history[-1]
     metrics: dict[str, Any] = {

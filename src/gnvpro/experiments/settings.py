@@ -14,7 +14,11 @@ from torch import nn
 
 import gnvpro
 from gnvpro.data import Split
-from gnvpro.head.eliminator import Eliminator
+from gnvpro.methods.auto import Auto
+from gnvpro.methods.gnvpro import GaussNewton, GNvpro
+from gnvpro.methods.protocol import Method, Solver
+from gnvpro.methods.solvers import Hybrid, Krylov
+from gnvpro.methods.stochastic import StochasticMethod
 
 TITLES = {
     "gnvpro": "GNvpro",
@@ -36,33 +40,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Training:
-    """How one method trains in one experiment; the names are those of `gnvpro.train`."""
+    """How one method trains in one experiment."""
 
+    method: Method
     work: float
     depth: int | None = None  # of the network at the first level, where depth can be chosen
     levels: int = 1
-    solver: str = "auto"
-    scaling: float | None = None  # of exact steps, see `gnvpro.DenseSettings`
-    max_rank: int = 20
-    rtol: float = 1e-2
     iterations: int | None = None
-    batch_size: int | None = None
-    iterations_per_batch: int = 3
-    sweeps: int | None = None
-    learning_rate: float = 1e-3
     keep: str = "last"
-
-    def least_work(self, head: nn.Linear, loss: str) -> float:
-        """What a start and one iteration cost at least, at each level.
-
-        That is a forward pass and the gradient, a Krylov space of one dimension, a trial and its gradient; or, with
-        `solver="dense"`, a forward pass and the rows of the Jacobian, a trial and, for least squares, the probe beside it.
-        """
-        if self.solver != "dense":
-            return 6.0 * self.levels
-        least_squares = loss == "least_squares"
-        rows = min(head.in_features, head.out_features) if least_squares else head.in_features
-        return (2.0 + rows + least_squares) * self.levels
 
 
 @dataclass(frozen=True)
@@ -74,16 +59,44 @@ class Settings:
     head_penalty: float
     time_penalty: bool = False  # whether the penalty on nodal weights is on their differences in time
     input_spread: float | None = None  # inputs are centred and scaled to this standard deviation, by one constant
-    eliminator: Eliminator | None = None
 
-    def with_solver(self, solver: str) -> Settings:
-        """The same, with another way to make the steps of Gauss-Newton methods."""
-        methods = {name: dataclasses.replace(training, solver=solver) for name, training in self.methods.items()}
+    def adjusted(self, **changed: Any) -> Settings:
+        """The same with other work, learning rate, Krylov rank or solver, in the methods that have such a thing."""
+        methods = {name: adjusted(training, **changed) for name, training in self.methods.items()}
         return dataclasses.replace(self, methods=methods)
 
     def penalty(self) -> gnvpro.Tikhonov:
         """The penalty on theta."""
         return gnvpro.Tikhonov(self.theta_penalty, gnvpro.time_differences if self.time_penalty else None)
+
+
+def adjusted(
+    training: Training,
+    work: float | None = None,
+    solver: str | None = None,
+    max_rank: int | None = None,
+    learning_rate: float | None = None,
+    **method: Any,
+) -> Training:
+    """One method with some settings replaced, each only where the method has it."""
+    chosen = training.method
+    if isinstance(chosen, GNvpro) and isinstance(chosen.solver, Auto):
+        auto = chosen.solver if max_rank is None else dataclasses.replace(chosen.solver, max_rank=max_rank)
+        chosen = dataclasses.replace(chosen, solver=named_solver(auto, solver or "auto"))
+    elif isinstance(chosen, GNvpro | GaussNewton) and max_rank is not None and isinstance(chosen.solver, Krylov):
+        chosen = dataclasses.replace(chosen, solver=dataclasses.replace(chosen.solver, max_rank=max_rank))
+    if isinstance(chosen, StochasticMethod) and learning_rate is not None:
+        chosen = dataclasses.replace(chosen, lr=learning_rate)
+    chosen = dataclasses.replace(chosen, **method)
+    return dataclasses.replace(training, method=chosen, work=training.work if work is None else work)
+
+
+def named_solver(auto: Auto, name: str) -> Solver:
+    """The solver of that name, with what `auto` would give it."""
+    if name == "dense":
+        return auto.dense
+    spaces = {"krylov": Krylov, "hybrid": Hybrid}
+    return spaces[name](auto.max_rank, auto.rtol) if name in spaces else auto
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,7 @@ class Experiment:
     classes: tuple[str, ...] = ()
     snapshots: bool = False  # whether features are kept on the way
     study: Callable[[nn.Module, Loaded, Settings, int], dict[str, np.ndarray]] | None = None
+    solver: str = "auto"  # of GNvpro in the recommended settings
 
     @property
     def head(self) -> nn.Linear:
@@ -110,6 +124,12 @@ class Experiment:
         assert isinstance(head, nn.Linear)
         return head
 
+    def least_work(self, training: Training) -> float:
+        """Work units of a start and one iteration, at each level."""
+        head = self.head
+        sizes = head.in_features, head.out_features, self.loss == "least_squares"
+        return training.levels * training.method.least_work(*sizes)
+
     def settings(self, paper: bool) -> Settings:
         """The paper's settings or ours."""
         return self.paper if paper else self.recommended
@@ -117,11 +137,13 @@ class Experiment:
 
 def as_json(settings: Settings, method: str) -> dict[str, Any]:
     """The settings of one method as plain values."""
+    training = {field.name: getattr(settings.methods[method], field.name) for field in dataclasses.fields(Training)}
     return {
-        **dataclasses.asdict(settings.methods[method]),
+        **training,
+        "method": method,
+        "method_settings": repr(training["method"]),
         "theta_penalty": settings.theta_penalty,
         "theta_penalty_operator": "time differences" if settings.time_penalty else "identity",
         "head_penalty": settings.head_penalty,
         "input_spread": settings.input_spread,
-        "eliminator": None if settings.eliminator is None else repr(settings.eliminator),
     }

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnvpro.training.history import History, Record
 from gnvpro.minimize.status import Status
+from gnvpro.training.history import History, Record
 
 
 class Snapshots:

@@ -9,18 +9,18 @@ Legend: W(theta) -> HeadFit.W, inverse of the Hessian in W -> HeadFit.inverse_he
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gnvpro.problem.misfit import Misfit
+from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.minimize.status import Status
-from gnvpro.linalg.columns import by_columns
+from gnvpro.problem.losses import Loss
+from gnvpro.problem.misfit import Misfit
 
 
 @dataclass(frozen=True)
@@ -39,41 +39,50 @@ class HeadFit:
     outputs: Tensor
     status: Status
     iterations: int
-    build_inverse: Callable[[], tuple[LinearOperator, Tensor | None]]
-    exact: bool  # whether the inverse is that of the Hessian, or only one on a Krylov space
-    old_factor: Tensor | None = None
-    rowwise: bool = False  # whether the inverse multiplies from the right, so that it takes any number of rows
-
-    @cached_property
-    def _inverse(self) -> tuple[LinearOperator, Tensor | None]:
-        return self.build_inverse()
+    inverse: Once[tuple[LinearOperator, Tensor | None]]  # and the Cholesky factor in vec(W) behind it, if any
+    inverse_is_exact: bool  # whether it inverts the Hessian itself, or only its part on a Krylov space
+    inverse_acts_on_rows: bool = False  # whether it multiplies from the right, so that it takes any number of rows
+    stale_factor: Tensor | None = None  # of a Hessian at a point near by
 
     @property
     def inverse_hessian(self) -> LinearOperator:
         """Maps (n_targets, n_features) to the same; built at the first use, since rejected trials never need it."""
-        return self._inverse[0]
+        return self.inverse()[0]
 
     @property
     def hessian_factor(self) -> Tensor | None:
         """The Cholesky factor behind the inverse, in vec(W), where it has one."""
-        return self._inverse[1]
+        return self.inverse()[1]
 
     @property
     def warm_start(self) -> WarmStart:
         """Where the elimination at a nearby theta should begin."""
-        factor = self._inverse[1] if "_inverse" in self.__dict__ else self.old_factor
-        return WarmStart(self.W, factor)
+        return WarmStart(self.W, self.inverse()[1] if self.inverse.made else self.stale_factor)
 
 
 class Eliminator(Protocol):
-    """Solves the inner problem."""
+    """Solves the inner problem; a frozen dataclass, whose repr a checkpoint compares."""
+
+    @property
+    def inverse_is_exact(self) -> bool:
+        """Whether the inverse Hessian of its fits is exact; exact steps need that."""
+        ...
+
+    @property
+    def inverse_acts_on_rows(self) -> bool:
+        """Whether the inverse Hessian multiplies from the right; exact steps for least squares need that."""
+        ...
+
+    def why_not(self, loss: Loss) -> str | None:
+        """Why it cannot eliminate the head under this loss; None where it can."""
+        ...
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises misfit plus penalty for these features; `start` may save work, never change the answer."""
         ...
 
 
-def with_ones(features: Tensor, bias: bool) -> Tensor:
+def append_bias_column(features: Tensor, bias: bool) -> Tensor:
     """The features in float64, with a last column of ones where the head has a bias."""
     Z = by_columns(features.to(torch.float64))
     return torch.cat([Z.T, Z.new_ones((1, Z.shape[0]))]).T if bias else Z

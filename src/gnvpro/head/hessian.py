@@ -1,4 +1,4 @@
-"""The Hessian of the inner problem as a matrix, and its Cholesky factor.
+"""The Hessian of the inner problem as a matrix.
 
     H[(k, i), (l, j)]  =  sum_n  h_kl(n) z_i(n) z_j(n)  +  a2 [k = l, i = j]        h(n) the misfit's Hessian in row n
 
@@ -11,13 +11,14 @@ Legend: K -> n_targets, f -> n_features (with the column of ones), a2 -> head_pe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gnvpro.problem.misfit import Misfit
-from gnvpro.linalg.symmetric_products import pairs, places
 from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.symmetric_products import pairs, places
+from gnvpro.problem.misfit import Misfit
 
 NUMBERS = 1_000_000  # that the products of pairs may take at a time
 
@@ -29,17 +30,18 @@ def assemble_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Te
     chunk = max(1, NUMBERS // sum(sums.shape))
     for curved, z in zip(pairs_of_outputs(misfit, outputs, chunk), Z.T.split(chunk, 1), strict=True):
         sums.addmm_(curved, pairs(z).T)
+    sums = misfit.over.total(sums)
     H = sums[places(K, Z.device)][:, places(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
     H.diagonal().add_(head_penalty)
     return H
 
 
 def approximate_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
-    """That of up to every fourth row where there are many: a factor that preconditions need not be that of all rows."""
+    """The Hessian from every k-th row (k <= 4) when there are many: accurate enough to precondition with."""
     stride = min(4, outputs.shape[0] // (20 * Z.shape[1]))
     if stride > 1:
         kept = slice(None, None, stride)
-        misfit = Misfit(misfit.loss, by_columns(misfit.targets[kept]), misfit.weights[kept] * stride)
+        misfit = replace(misfit, targets=by_columns(misfit.targets[kept]), weights=misfit.weights[kept] * stride)
         Z, outputs = by_columns(Z[kept]), by_columns(outputs[kept])
     return assemble_hessian(Z, misfit, head_penalty, outputs)
 
@@ -59,18 +61,3 @@ def pairs_of_outputs(misfit: Misfit, outputs: Tensor, chunk: int) -> Iterator[Te
         h = pairs(v).neg_()
         h[squares] += d
         yield h
-
-
-def cholesky(H: Tensor) -> Tensor:
-    """The lower Cholesky factor, with as little added to the diagonal as makes it exist (a2 = 0 may leave H singular)."""
-    if not torch.isfinite(H).all():  # no ridge would ever be enough; leave it to the trust region to go nowhere
-        return torch.eye(H.shape[0], dtype=H.dtype, device=H.device)
-    scale = float(H.diagonal().abs().max()) or 1.0
-    ridge = 0.0
-    while True:
-        factor, info = torch.linalg.cholesky_ex(
-            H + ridge * torch.eye(H.shape[0], dtype=H.dtype, device=H.device) if ridge else H
-        )
-        if not info.item():
-            return factor
-        ridge = 10 * ridge if ridge else 1e-15 * scale

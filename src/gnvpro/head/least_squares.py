@@ -17,43 +17,55 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart
-from gnvpro.problem.misfit import Misfit
+from gnvpro.linalg.columns import times
+from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.status import Status
-from gnvpro.linalg.columns import times
+from gnvpro.problem.losses import Loss
+from gnvpro.problem.misfit import Misfit
 
-SAFE = 1e-12  # penalty, relative to the trace of Z'wZ, that bounds the condition of the normal equations
+CHOLESKY_SAFE_ABOVE = 1e-12  # penalty, relative to the trace of Z'wZ, that bounds the condition of the normal equations
 
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """The exact solution of the inner problem for `HalfSquaredError`."""
+    """The exact solution of the inner problem for losses whose Hessian is the identity, such as `HalfSquaredError`."""
+
+    inverse_is_exact: ClassVar[bool] = True
+    inverse_acts_on_rows: ClassVar[bool] = True
+
+    def why_not(self, loss: Loss) -> str | None:
+        """Only squared errors have a closed solution."""
+        if getattr(loss, "identity_hessian", False):
+            return None
+        return f"it solves least squares only, and the loss is {type(loss).__name__}; use gnvpro.Newton()"
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised squared error; needs no start."""
-        root = misfit.roots
+        root, inner = misfit.sqrt_weights, misfit.over.inner
         X = root * Z
         decomposition = _Decomposition(X, head_penalty)
-        gram = X.T @ X
+        gram = inner(X, X)
         diagonal = gram.diagonal()
-        if head_penalty > SAFE * float(diagonal.sum()):
+        if head_penalty > CHOLESKY_SAFE_ABOVE * float(diagonal.sum()):
             diagonal.add_(head_penalty)
-            W = torch.cholesky_solve((root * X).T @ misfit.targets, torch.linalg.cholesky(gram)).T
+            W = torch.cholesky_solve(inner(root * X, misfit.targets), torch.linalg.cholesky(gram)).T
         else:
-            W = decomposition.head(root, misfit.targets)
+            W = decomposition.head(misfit)
         return HeadFit(
             W,
             times(Z, W.T),
             Status.CONVERGED,
             1,
-            lambda: (decomposition.inverse(W.shape), None),
-            exact=True,
-            rowwise=True,
+            Once(lambda: (decomposition.inverse(W.shape), None)),
+            inverse_is_exact=True,
+            inverse_acts_on_rows=True,
         )
 
 
@@ -73,10 +85,10 @@ class _Decomposition:
             denominator[s <= torch.finfo(s.dtype).eps * max(self.X.shape) * s[0]] = torch.inf
         return U, s, Vt, denominator
 
-    def head(self, root: Tensor, targets: Tensor) -> Tensor:
+    def head(self, misfit: Misfit) -> Tensor:
         """W; the weights go to U, which has fewer columns than there may be targets."""
         U, s, Vt, denominator = self.parts
-        return (targets.T @ (root * U)) * (s / denominator) @ Vt
+        return misfit.over.inner(misfit.targets, misfit.sqrt_weights * U) * (s / denominator) @ Vt
 
     def inverse(self, shape: torch.Size) -> LinearOperator:
         """The inverse Hessian of the inner problem, for W of this shape."""

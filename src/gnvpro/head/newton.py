@@ -17,21 +17,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart
-from gnvpro.head.hessian import approximate_hessian, assemble_hessian, cholesky
-from gnvpro.minimize.krylov import Arnoldi, Krylov, KrylovModel, arnoldi
-from gnvpro.problem.misfit import Misfit
+from gnvpro.head.hessian import approximate_hessian, assemble_hessian
+from gnvpro.linalg.cholesky import damped_cholesky
+from gnvpro.linalg.columns import times
+from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi, krylov_model
 from gnvpro.minimize.line_model import LineModel, SearchRule
 from gnvpro.minimize.status import Status
-from gnvpro.linalg.columns import times
 from gnvpro.minimize.trust_region import TrustRegion, minimize
+from gnvpro.problem.losses import Loss
+from gnvpro.problem.misfit import Misfit
+from gnvpro.problem.penalties import ridge
 
-SMALL = 100  # entries of a head whose Hessian is assembled at every step
+SMALL_HEAD = 100  # entries; its Hessian is assembled at every step
+DENSE_HEAD = 1500  # entries up to which the inner Hessian is assembled
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,15 @@ class HeadPoint:
     def gradient_W(self) -> Tensor:
         """The gradient in the original coordinates."""
         inner = self.objective
-        return inner.misfit.gradient(self.outputs).T @ inner.Z + inner.head_penalty * self.W
+        return inner.gradient_W(self.outputs, self.W)
 
     @property
     def gradient_norm(self) -> float:
         """Its Frobenius norm, which the tolerances bound."""
         return float(torch.linalg.vector_norm(self.gradient_W))
 
-    def forget(self) -> None:
-        """Nothing here is worth it."""
+    def free(self) -> None:
+        """No-op: holds nothing large."""
 
     def gradient(self) -> Tensor:
         """The gradient in the coordinates of x."""
@@ -107,8 +113,12 @@ class HeadObjective:
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """The Hessian in W as a map of dW."""
-        apply = self.misfit.hessian(outputs)
-        return lambda dW: apply(times(self.Z, dW.T)).T @ self.Z + self.head_penalty * dW
+        apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
+        return lambda dW: inner(apply(times(self.Z, dW.T)), self.Z) + self.head_penalty * dW
+
+    def gradient_W(self, outputs: Tensor, W: Tensor) -> Tensor:
+        """The gradient in W."""
+        return self.misfit.over.inner(self.misfit.gradient(outputs), self.Z) + self.head_penalty * W
 
     def hessian_matrix(self, outputs: Tensor) -> Tensor:
         """The Hessian in vec(W)."""
@@ -118,7 +128,7 @@ class HeadObjective:
         """Evaluate; needs no help from a point near by."""
         W = self.to_W(x)
         outputs = times(self.Z, W.T)
-        value = self.misfit.value(outputs) + 0.5 * self.head_penalty * float(W.square().sum())
+        value = self.misfit.value(outputs) + ridge(self.head_penalty, W)
         return HeadPoint(self, x, W, outputs, value)
 
     def at_W(self, W: Tensor) -> HeadPoint:
@@ -142,7 +152,7 @@ class HeadObjective:
 class NewtonKrylov:
     """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian.
 
-    Given to `train` as `eliminator=NewtonKrylov(max_rank=15)`.
+    Given to a method, as in `gnvpro.GNvpro(eliminator=gnvpro.NewtonKrylov(max_rank=15))`.
 
     >>> NewtonKrylov(max_rank=15).atol
     1e-10
@@ -153,6 +163,12 @@ class NewtonKrylov:
     atol: float = 1e-10
     rtol: float = 1e-10
     iterations: int = 400
+    inverse_is_exact: ClassVar[bool] = False
+    inverse_acts_on_rows: ClassVar[bool] = False
+
+    def why_not(self, loss: Loss) -> str | None:
+        """Nothing: it minimises any convex loss."""
+        return None
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
@@ -161,8 +177,8 @@ class NewtonKrylov:
         last: list[Arnoldi] = []
 
         def build_model(point: HeadPoint) -> KrylovModel:
-            model = Krylov(self.max_rank, self.krylov_rtol)(point)
-            last[:] = [model.factors]
+            model = krylov_model(point, self.max_rank, self.krylov_rtol)
+            last[:] = [model.factors]  # the inverse handed out is of the last point that a model was built at
             return model
 
         tolerance = gradient_tolerance(objective, first, self.atol, self.rtol)
@@ -181,7 +197,7 @@ class NewtonKrylov:
                 lambda D: factors.pseudo_inverse_transposed(D.reshape(-1)).reshape(shape),
             ), None
 
-        return HeadFit(point.W, point.outputs, status, done, build_inverse, exact=False)
+        return HeadFit(point.W, point.outputs, status, done, Once(build_inverse), inverse_is_exact=False)
 
 
 @dataclass(frozen=True)
@@ -200,6 +216,12 @@ class Newton:
     rtol: float = 1e-10
     iterations: int = 400
     refactor_after: int = 3  # trials; a factor that has not brought convergence by then is too old
+    inverse_is_exact: ClassVar[bool] = True
+    inverse_acts_on_rows: ClassVar[bool] = False
+
+    def why_not(self, loss: Loss) -> str | None:
+        """Nothing: it minimises any convex loss."""
+        return None
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
@@ -210,7 +232,7 @@ class Newton:
         def converged(point: HeadPoint) -> bool:
             return point.gradient_norm <= tolerance
 
-        if plain.entries <= SMALL:
+        if plain.entries <= SMALL_HEAD:
             region = TrustRegion(plain, newton_direction, point, rule=SearchRule())
             point, status, done = minimize(region, converged, self.iterations)
             factor = None
@@ -219,12 +241,12 @@ class Newton:
         W, outputs = point.W, point.outputs
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
-            exact = cholesky(plain.hessian_matrix(outputs))
+            exact, _ = damped_cholesky(plain.hessian_matrix(outputs))
             return symmetric(
                 plain.shape, lambda D: torch.cholesky_solve(D.reshape(-1, 1), exact).reshape(plain.shape)
             ), exact
 
-        return HeadFit(W, outputs, status, done, build_inverse, exact=True, old_factor=factor)
+        return HeadFit(W, outputs, status, done, Once(build_inverse), inverse_is_exact=True, stale_factor=factor)
 
     def _precondition(
         self, plain: HeadObjective, point: HeadPoint, factor: Tensor | None, converged: Callable[[HeadPoint], bool]
@@ -233,10 +255,11 @@ class Newton:
         status, done = Status.ITERATIONS_SPENT, 0
         while done < self.iterations and status is Status.ITERATIONS_SPENT:
             if factor is None or done:
-                factor = cholesky(approximate_hessian(plain.Z, plain.misfit, plain.head_penalty, point.outputs))
+                nearby = approximate_hessian(plain.Z, plain.misfit, plain.head_penalty, point.outputs)
+                factor, _ = damped_cholesky(nearby)
             objective = replace(plain, factor=factor)
             begin = objective.at_W(point.W)
-            region = TrustRegion(objective, Krylov(30, 0.1), begin)
+            region = TrustRegion(objective, lambda p: krylov_model(p, 30, 0.1), begin)
             # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
             while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
                 budget = min(self.refactor_after, self.iterations - done)
@@ -247,9 +270,9 @@ class Newton:
 
 def newton_direction(point: HeadPoint) -> LineModel:
     """Newton's step, from the Hessian at the point."""
-    factor, gradient = cholesky(point.objective.hessian_matrix(point.outputs)), point.gradient()
-    direction = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-    return LineModel(direction, float(gradient @ direction), len(gradient))
+    factor, _ = damped_cholesky(point.objective.hessian_matrix(point.outputs))
+    gradient = point.gradient()
+    return LineModel(gradient, -torch.cholesky_solve(gradient[:, None], factor)[:, 0], len(gradient))
 
 
 def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, rtol: float) -> float:

@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit
-from gnvpro.problem.misfit import Misfit
-from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.columns import times
+from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.problem.misfit import Misfit
 
 
 @dataclass(frozen=True)
-class ReducedDerivatives:
+class HeadSensitivity:
     """Everything about the eliminated head's derivatives that does not depend on the network."""
 
     Z: Tensor  # with the column of ones, if any
@@ -74,10 +74,10 @@ class ReducedDerivatives:
     @property
     def head_jacobian(self) -> LinearOperator:
         """dZ -> dW."""
-        inverse = self.fit.inverse_hessian
+        inverse, inner = self.fit.inverse_hessian, self.misfit.over.inner
 
         def mv(dZ: Tensor) -> Tensor:
-            return -inverse.mv(self._apply_hessian(times(dZ, self.W.T)).T @ self.Z + self._pad(self.G.T @ dZ))
+            return -inverse.mv(inner(self._apply_hessian(times(dZ, self.W.T)), self.Z) + self._pad(inner(self.G, dZ)))
 
         def rmv(dW: Tensor) -> Tensor:
             D = -inverse.rmv(dW)
@@ -94,7 +94,7 @@ class ReducedDerivatives:
             return times(dZ, self.W.T) + times(self.Z, head.mv(dZ).T)
 
         def rmv(d_outputs: Tensor) -> Tensor:
-            return times(d_outputs, self.W) + head.rmv(d_outputs.T @ self.Z)
+            return times(d_outputs, self.W) + head.rmv(self.misfit.over.inner(d_outputs, self.Z))
 
         return LinearOperator(head.domain, tuple(self.fit.outputs.shape), mv, rmv)
 
@@ -102,10 +102,10 @@ class ReducedDerivatives:
     def curvature(self) -> LinearOperator:
         """dZ -> the Gauss-Newton model of the reduced misfit and head penalty, times dZ."""
         shape = (self.Z.shape[0], self.n_features)
-        if not self.fit.exact:
+        if not self.fit.inverse_is_exact:
             return symmetric(shape, self._curvature_composed)
-        if self.misfit.isotropic and self.fit.rowwise:
-            return symmetric(shape, self._curvature_isotropic)
+        if self.misfit.identity_hessian and self.fit.inverse_acts_on_rows:
+            return symmetric(shape, self._curvature_rowwise)
         return symmetric(shape, self._curvature_exact)
 
     def _curvature_composed(self, dZ: Tensor) -> Tensor:
@@ -115,16 +115,16 @@ class ReducedDerivatives:
     def _curvature_exact(self, dZ: Tensor) -> Tensor:
         inverse = self.fit.inverse_hessian.mv
         bent = self._apply_hessian(times(dZ, self.W.T))
-        bent = bent - self._apply_hessian(times(self.Z, inverse(bent.T @ self.Z).T))
+        bent = bent - self._apply_hessian(times(self.Z, inverse(self.misfit.over.inner(bent, self.Z)).T))
         return times(bent, self.W) + self._residual_term(dZ)
 
-    def _curvature_isotropic(self, dZ: Tensor) -> Tensor:
+    def _curvature_rowwise(self, dZ: Tensor) -> Tensor:
         # inv multiplies from the right only, so it may act on (n_features, n_features) blocks before W does
         weights = self.misfit.weights
         weighted = weights * dZ
-        block = self.fit.inverse_hessian.mv(weighted.T @ self.Z)
+        block = self.fit.inverse_hessian.mv(self.misfit.over.inner(weighted, self.Z))
         return times(weighted - weights * times(self.Z, block.T), self._gram) + self._residual_term(dZ)
 
     def _residual_term(self, dZ: Tensor) -> Tensor:
-        S2 = self._pad(self.G.T @ dZ)
+        S2 = self._pad(self.misfit.over.inner(self.G, dZ))
         return times(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])

@@ -1,27 +1,33 @@
-"""What training methods look like from outside: each moves theta and W by one iteration at a time.
+"""What training methods and solvers look like from outside.
 
-    gnvpro         trust region on the reduced objective                    head eliminated at every point
-    gauss-newton   the same trust region on the full objective              theta and W together
-    lbfgs-vpro     L-BFGS with a strong-Wolfe search, reduced objective     see `first_order`
-    adam, nesterov stochastic gradients, full objective                     see `first_order`
+A `Method` is a frozen dataclass: its fields are its settings, its repr is what a checkpoint compares. `begin` starts it on one
+problem (a network and samples) and returns a `Running`, which moves theta and W by one iteration at a time and can be put
+aside as a `State` - plain tensors and numbers - from which it goes on to the last bit as if it had not been.
 
-The first two are put together in `gauss_newton_methods`. A method is made for one problem (a network and a batch) from a
-`Start`, and can be put aside as a `State` - plain tensors and numbers - from which it goes on to the last bit as if it had
-not been.
+    GNvpro          trust region on the reduced objective                    head eliminated at every point
+    GaussNewton     the same trust region on the full objective              theta and W together
+    LBFGSvpro       L-BFGS with a strong-Wolfe search, reduced objective
+    Adam, Nesterov  stochastic gradients, full objective
+
+A `Solver` makes the steps of GNvpro: exact ones, steps from Krylov spaces, quasi-Newton steps, or your own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import Eliminator, WarmStart
-from gnvpro.methods.choose_solver import DenseSettings
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound
+from gnvpro.minimize.trust_region import StepReport
+from gnvpro.network.work import WorkMeter
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import ReducedPoint
 
 State = dict[str, Any]  # tensors, numbers, and dictionaries of them
 
@@ -33,39 +39,26 @@ class Start:
     theta: Tensor
     W: Tensor | None = None
     bound: Bound | None = None
-    later: bool = False  # whether it follows another batch of the same level
+    follows_batch: bool = False  # whether it follows another batch of the same level
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the methods are told."""
+class Budget:
+    """Work that may still be spent, as the meter runs."""
 
-    eliminator: Eliminator
-    solver: str
-    dense: DenseSettings
-    max_rank: int
-    rtol: float
-    learning_rate: float
-    batch_size: int
-    seed: int
-    passes_left: Callable[[], float]  # over the batch, that the budget still allows
-    by_work: bool = False  # whether work is scarce, rather than time: levels have a budget each
+    meter: WorkMeter
+    limit: float  # work units on the meter at which to stop
+    share: float = 1.0  # of the training set that is trained on
+    work_is_scarce: bool = False  # rather than time: levels have a budget each
 
-
-@dataclass(frozen=True)
-class Trial:
-    """What an iteration has to tell beyond the model it left behind."""
-
-    accepted: bool
-    radius: float | None = None
-    ratio: float | None = None
-    rank: int | None = None
-    damping: float | None = None
-    solver: str | None = None
+    @property
+    def passes_left(self) -> float:
+        """Passes over the samples trained on."""
+        return (self.limit - self.meter.work) / self.share
 
 
 class Iterate(Protocol):
-    """A model on the way: theta, W and what they achieve on the batch."""
+    """A model on the way: theta, W and what they achieve on the samples trained on."""
 
     @property
     def theta(self) -> Tensor:
@@ -79,7 +72,7 @@ class Iterate(Protocol):
 
     @property
     def outputs(self) -> Tensor:
-        """The outputs on the batch."""
+        """The outputs on the samples."""
         ...
 
     @property
@@ -93,8 +86,8 @@ class Iterate(Protocol):
         ...
 
 
-class Method(Protocol):
-    """One way to train."""
+class Running(Protocol):
+    """A method under way on one problem."""
 
     @property
     def status(self) -> Status:
@@ -113,22 +106,101 @@ class Method(Protocol):
 
     @property
     def next_passes(self) -> int:
-        """Passes over the batch that the next iteration needs at least."""
+        """Passes over the samples that the next iteration needs at least."""
         ...
 
     def gradient_norm(self) -> float | None:
         """The norm of the objective's gradient, where it is known or the budget allows for what it costs."""
         ...
 
-    def iterate(self) -> Trial | None:
+    def iterate(self) -> StepReport | None:
         """One iteration; None where there is nothing more to do."""
         ...
 
     def state(self) -> State:
-        """Everything that `resume` needs."""
+        """Everything that `Method.begin` needs to go on from here."""
         ...
 
 
-def warm_start_of(state: State) -> WarmStart | None:
-    """Where the elimination at the point of that state began."""
-    return None if state["start_W"] is None else WarmStart(state["start_W"], state["start_factor"])
+@dataclass(frozen=True)
+class Batches:
+    """Train on random parts of the training set in turn, each for a few iterations.
+
+    Args:
+        size: samples per batch.
+        iterations: on each batch.
+        sweeps: over all batches, reshuffled each time; without it, as many as the work budget allows.
+    """
+
+    size: int
+    iterations: int = 3
+    sweeps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("Batches: size", self.size, 1)
+        check_count("Batches: iterations", self.iterations, 1)
+        if self.sweeps is not None:
+            check_count("Batches: sweeps", self.sweeps, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A way to train; subclass it, as a frozen dataclass, for a way of your own.
+
+    Args:
+        head: the name of the last layer; found by running the model when not given.
+        eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
+    """
+
+    head: str | None = None
+    eliminator: Eliminator | None = None
+    name: ClassVar[str] = "own"
+
+    @abstractmethod
+    def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
+        """Start on a problem, or go on from a state."""
+
+    def parts(self) -> Batches | None:
+        """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""
+        return None
+
+    def why_not(self, problem: Problem) -> str | None:
+        """Why it cannot train this problem, said before any work; None where it can."""
+        return None
+
+    def least_work(self, n_features: int, n_targets: int, squares: bool) -> float:
+        """Work units of a start and one iteration, at least, for a head of this size, for least squares or not.
+
+        That is a forward pass and the gradient, one product with the curvature, a trial and its gradient.
+        """
+        return 6.0
+
+
+class Solver(Protocol):
+    """Makes the steps of GNvpro; a frozen dataclass, whose repr a checkpoint compares."""
+
+    @property
+    def name(self) -> str:
+        """What the history calls its steps."""
+        ...
+
+    def why_not(self, problem: Problem) -> str | None:
+        """Why it cannot be used for this problem; None where it can."""
+        ...
+
+    def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
+        """Start on a problem, or go on from a state."""
+        ...
+
+
+def first_point(problem: Problem, start: Start, state: State | None) -> ReducedPoint:
+    """The reduced objective where a method begins, or where it was put aside."""
+    if state is None:
+        return problem.reduced.start(start.theta, None if start.W is None else WarmStart(start.W))
+    warm = None if state["start_W"] is None else WarmStart(state["start_W"], state["start_factor"])
+    return problem.reduced.start(state["x"], warm)
+
+
+def point_state(x: Tensor, start: WarmStart | None) -> State:
+    """What `first_point` needs to find a point again: where it is, and how its head was found."""
+    return {"x": x, "start_W": start.W if start else None, "start_factor": start.factor if start else None}

@@ -36,14 +36,11 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import brentq
 from torch import Tensor
 
+from gnvpro.linalg.secular import Array, within_radius
 from gnvpro.minimize.step_rules import Step
 from gnvpro.minimize.trust_region import Point
-
-Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -145,6 +142,7 @@ def _next_sine(rotations: list[tuple[float, float]], column: Array) -> float:
 class KrylovModel:
     """The local model on one Krylov space: a step for every radius from small dense algebra."""
 
+    gradient: Tensor
     factors: Arnoldi
 
     @property
@@ -164,42 +162,15 @@ class KrylovModel:
             return Step(torch.zeros_like(factors.basis[0]), 0.0, 0.0, 0.0)
         z, damping = factors.gmres, 0.0
         if np.linalg.norm(z) > radius:
-            z, damping = within_radius(*factors.ritz, factors.beta, radius)
+            values, vectors = factors.ritz
+            y, damping = within_radius(values, factors.beta * vectors[0], radius)
+            z = vectors @ y
         predicted = factors.beta * z[0] - 0.5 * z @ factors.projected @ z
         d_x = factors.basis.new_tensor(z) @ factors.basis[:-1]
         return Step(d_x, float(np.linalg.norm(z)), float(predicted), damping)
 
 
-def within_radius(values: Array, vectors: Array, beta: float, radius: float) -> tuple[Array, float]:
-    """The minimiser of the projected model on the sphere of that radius, and the damping that puts it there."""
-    right = beta * vectors[0]
-    damping = damping_for(values, right, radius)
-    z = vectors @ (right / (values + damping))
-    # The root is good to rounding; so should "on the sphere" be.
-    return z * (radius / np.linalg.norm(z)), damping
-
-
-def damping_for(values: Array, right: Array, radius: float) -> float:
-    """The damping under which |right / (values + damping)| is the radius; zero where it is shorter without any."""
-
-    def norm(damping: float) -> float:
-        return float(np.linalg.norm(right / (values + damping)))
-
-    if norm(0.0) <= radius:
-        return 0.0
-    # values >= 0, so at a damping of |right| / radius the step is inside, rounding included.
-    upper = float(np.linalg.norm(right)) / radius * (1 + 1e-10)
-    root = brentq(lambda d: 1.0 / radius - 1.0 / norm(d), 0.0, upper, xtol=1e-300, rtol=1e-14, maxiter=500)
-    return float(root)
-
-
-@dataclass(frozen=True)
-class Krylov:
-    """Builds a `KrylovModel` of an objective at a point."""
-
-    max_rank: int
-    rtol: float
-
-    def __call__(self, point: Point) -> KrylovModel:
-        """Factor the curvature at the point: two passes through the network for each dimension."""
-        return KrylovModel(arnoldi(point.curvature().mv, -point.gradient(), self.max_rank, self.rtol))
+def krylov_model(point: Point, max_rank: int, rtol: float) -> KrylovModel:
+    """The local model at a point, from the curvature there: two passes through the network for each dimension."""
+    gradient = point.gradient()
+    return KrylovModel(gradient, arnoldi(point.curvature().mv, -gradient, max_rank, rtol))

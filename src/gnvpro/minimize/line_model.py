@@ -4,7 +4,7 @@ A Newton or quasi-Newton direction is d = -H g with H an inverse curvature. Sinc
 
     predicted reduction of t d  =  -(t - t^2 / 2) g'd,             0 < t <= 1,
 
-so it is a local model like the others, and the loop in `trust_region` stays as it is. `SearchRule` begins anew in each
+so it is a local model like the others, and the loop in `trust_region` stays as it is. `SearchRule` begins again in each
 direction, with t = 1 or what the model allows; where other models take turns with this one, it bounds their steps by a radius.
 
 Legend: t -> fraction, g'd -> slope.
@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from gnvpro.minimize.step_rules import LocalModel, RadiusRule, Search, Step
+from gnvpro.minimize.step_rules import LineSearchBound, LocalModel, RadiusRule, Step
 
-SHORTEST = 1e-3  # fraction of a step; where that is too long, the direction is wrong
+SHORTEST_FRACTION = 1e-3  # of a step; where that is still too long, the direction is wrong
 
 
 @dataclass(frozen=True)
 class LineModel:
     """The model along one direction."""
 
+    gradient: Tensor
     direction: Tensor
-    slope: float  # g'd, negative
     rank: int
     most: float = 1.0  # fraction to begin with
 
@@ -36,6 +37,11 @@ class LineModel:
     def first_radius(self) -> float:
         """No bound: the whole step is the first to try."""
         return math.inf
+
+    @cached_property
+    def slope(self) -> float:
+        """g'd, negative."""
+        return float(self.gradient @ self.direction)
 
     def solve_within(self, radius: float) -> Step:
         """The direction, cut to the radius."""
@@ -50,7 +56,7 @@ class LineModel:
 
 @dataclass(frozen=True)
 class SearchRule:
-    """A backtracking search along the direction of a `LineModel`, anew for each; a radius for steps of other models."""
+    """A backtracking search along the direction of each `LineModel`; a radius for steps of other models."""
 
     radius: RadiusRule = field(default_factory=RadiusRule)
 
@@ -59,24 +65,24 @@ class SearchRule:
         """The ratio above which a trial is accepted."""
         return self.radius.accept_above
 
-    def propose(self, model: LocalModel, bound: Search | None) -> tuple[Step, Search]:
+    def propose(self, model: LocalModel, bound: LineSearchBound | None) -> tuple[Step, LineSearchBound]:
         """The step within the radius, or the fraction of it."""
-        bound = bound or Search()
+        bound = bound or LineSearchBound()
         if isinstance(model, LineModel):
             fraction = min(bound.fraction, model.most)
-            return model.along(fraction), Search(bound.radius, fraction, searching=True)
+            return model.along(fraction), LineSearchBound(bound.radius, fraction, searching=True)
         step, radius = self.radius.propose(model, bound.radius)
-        return step, Search(radius)
+        return step, LineSearchBound(radius)
 
-    def update(self, bound: Search, step_norm: float, ratio: float) -> Search:
+    def update(self, bound: LineSearchBound, step_norm: float, ratio: float) -> LineSearchBound:
         """The next radius; or the minimum of the parabola through the value, the slope and the trial."""
         if not bound.searching:
             assert bound.radius is not None
-            return Search(self.radius.update(bound.radius, step_norm, ratio))
+            return LineSearchBound(self.radius.update(bound.radius, step_norm, ratio))
         if ratio > self.accept_above:
-            return Search(bound.radius)
+            return LineSearchBound(bound.radius)
         t = bound.fraction
         if not math.isfinite(ratio):
-            return Search(bound.radius, 0.1 * t)
+            return LineSearchBound(bound.radius, 0.1 * t)
         minimum = t / (2 - ratio * (2 - t))  # of -t + a t^2, which is -ratio (t - t^2 / 2) at the trial
-        return Search(bound.radius, min(max(minimum, 0.1 * t), 0.5 * t))
+        return LineSearchBound(bound.radius, min(max(minimum, 0.1 * t), 0.5 * t))

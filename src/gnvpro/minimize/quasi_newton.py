@@ -1,13 +1,13 @@
 """Krylov steps with quasi-Newton steps in between, which start from what the last Krylov space learnt.
 
 A Krylov space of rank r costs 2 r passes, a quasi-Newton step two (a trial and its gradient). The Ritz pairs (e_i, u_i) of
-the last Krylov space tell the stiff directions of the curvature; limited-memory BFGS learns the rest from the steps taken.
+the last Krylov space show the stiff directions of the curvature; limited-memory BFGS learns the rest from the steps taken.
 Its inverse curvature H begins from
 
     H_0 = gamma [ U diag(1 / (e_i + lambda)) U' + (I - U U') / c ],        c = min e_i + lambda,     gamma = s'y / y'H_0 y
 
 with lambda the damping of the Krylov step and (s, y) the last differences of x and of the gradient: gamma fits H_0 to the
-curvature along the last step. The step goes along d = -H g (see `search`). The pairs outlive the Krylov space: they are
+curvature along the last step. The step goes along d = -H g (see `line_model`). The pairs outlive the Krylov space: they are
 differences of true gradients, as good as new.
 
 Legend: U -> vectors (rows), e_i -> values, lambda -> damping, (s, y) -> rows of S and Y.
@@ -24,14 +24,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gnvpro.minimize.krylov import KrylovModel, damping_for
+from gnvpro.linalg.secular import damping_for
+from gnvpro.minimize.krylov import KrylovModel
 from gnvpro.minimize.line_model import LineModel
 from gnvpro.minimize.step_rules import LocalModel
 from gnvpro.minimize.trust_region import Point
 
-STEPS = 3  # quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces
-PAIRS = 100  # that are remembered
-GROWTH = 4.0  # of a quasi-Newton step beyond the step before it; the first ones know little
+STEPS_PER_DIMENSION = (
+    3  # quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces
+)
+MAX_PAIRS = 100  # that are remembered
+MAX_GROWTH = 4.0  # of a quasi-Newton step over the step before it; the first ones know little
 
 
 # -- the model
@@ -129,7 +132,7 @@ class KrylovBuilder(Protocol):
         ...
 
 
-class Hybrid:
+class QuasiNewton:
     """Builds a Krylov model at every so many points, and quasi-Newton models in between."""
 
     def __init__(self, krylov: KrylovBuilder, may_build: Callable[[], bool]) -> None:
@@ -146,16 +149,16 @@ class Hybrid:
         if self.before is not None and self.ritz is not None:
             x, gradient = self.before
             s = point.x - x
-            self.longest = GROWTH * float(torch.linalg.vector_norm(s))
-            self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, PAIRS)
+            self.longest = MAX_GROWTH * float(torch.linalg.vector_norm(s))
+            self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, MAX_PAIRS)
             if self.steps == 0:
                 self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(s)))
-            spent = self.steps >= STEPS * len(self.ritz.values)
+            spent = self.steps >= STEPS_PER_DIMENSION * len(self.ritz.values)
             self.steps = 0 if spent and self.may_build() else self.steps + 1
         self.before = (point.x, point.gradient())
         return self._model(point, self.krylov)
 
-    def renew(self, point: Point) -> LocalModel:
+    def force_krylov(self, point: Point) -> LocalModel:
         """A Krylov model in the place of a quasi-Newton model that led nowhere."""
         self.steps = 0
         return self._model(point, self.krylov)
@@ -171,9 +174,8 @@ class Hybrid:
             return model
         pairs = self.pairs or Pairs.none(point.x)
         direction = -pairs.inverse_curvature(self.ritz, point.gradient())
-        slope = float(point.gradient() @ direction)
         most = min(1.0, self.longest / float(torch.linalg.vector_norm(direction)))
-        return LineModel(direction, slope, len(self.ritz.values) + len(pairs), most)
+        return LineModel(point.gradient(), direction, len(self.ritz.values) + len(pairs), most)
 
     def state(self) -> dict[str, Any]:
         """What `resume` needs."""

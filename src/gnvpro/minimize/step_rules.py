@@ -33,6 +33,11 @@ class LocalModel(Protocol):
     """A model of the objective around a point."""
 
     @property
+    def gradient(self) -> Tensor:
+        """The gradient at the point, in the model's own coordinates."""
+        ...
+
+    @property
     def rank(self) -> int:
         """The dimension of the space its steps come from."""
         ...
@@ -108,7 +113,7 @@ class Damping(NamedTuple):
     growth: float = 2.0
 
 
-class Search(NamedTuple):
+class LineSearchBound(NamedTuple):
     """The bound of `SearchRule`: the radius of Krylov steps, and the fraction of a quasi-Newton step."""
 
     radius: float | None = None
@@ -116,7 +121,24 @@ class Search(NamedTuple):
     searching: bool = False  # whether the trial was along a quasi-Newton direction
 
 
-Bound = float | Damping | Search  # a plain number is a radius
+Bound = float | Damping | LineSearchBound  # a plain number is a radius
+
+
+def radius_of(bound: Bound) -> float | None:
+    """The radius that a bound sets, where it sets one."""
+    radius = bound.radius if isinstance(bound, LineSearchBound) else bound
+    return radius if isinstance(radius, float) else None
+
+
+def saved_bound(bound: Bound | None) -> object:
+    """A bound as plain numbers and the name of its kind."""
+    return [type(bound).__name__, *bound] if isinstance(bound, tuple) else bound
+
+
+def loaded_bound(saved: Any) -> Bound | None:
+    """The reverse of `saved_bound`."""
+    kinds = {kind.__name__: kind for kind in (Damping, LineSearchBound)}
+    return kinds[saved[0]](*saved[1:]) if isinstance(saved, list) else saved
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule
+from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule, loaded_bound, radius_of, saved_bound
 
 
 class Point(Protocol):
@@ -51,7 +51,7 @@ class Point(Protocol):
         """A symmetric positive semi-definite model of its Hessian."""
         ...
 
-    def forget(self) -> None:
+    def free(self) -> None:
         """Free the memory of what derivatives are computed from; asked for again, they must compute it again."""
         ...
 
@@ -73,20 +73,19 @@ class Objective(Protocol[PointT]):
 
 
 @dataclass(frozen=True)
-class Iteration(Generic[PointT]):
-    """What one trial did; `point` is the last accepted point after it."""
+class StepReport:
+    """What one trial did."""
 
-    point: PointT
     accepted: bool
-    ratio: float
-    bound: Bound  # that the trial was made with
-    step_norm: float
-    damping: float
-    rank: int
+    ratio: float | None = None  # actual over predicted reduction
+    radius: float | None = None  # that bounded the trial
+    damping: float | None = None
+    rank: int | None = None  # dimension of the space the step was taken from
+    solver: str | None = None  # that made the step
 
 
 class TrustRegion(Generic[PointT]):
-    """The loop, one trial at a time; `point` is always an accepted one."""
+    """The loop, one trial at a time; `point` is always an accepted one. Nobody else writes to it."""
 
     def __init__(
         self,
@@ -97,44 +96,66 @@ class TrustRegion(Generic[PointT]):
         rule: StepRule | None = None,
     ) -> None:
         self.objective = objective
-        self.build_model = build_model
         self.point = point
         self.bound = bound
-        self.rule: StepRule = rule or RadiusRule()
         self.status = Status.RUNNING
         self.model: LocalModel | None = None
-        self.below_rounding = 0
+        self._build_model = build_model
+        self._rule: StepRule = rule or RadiusRule()
+        self._below_rounding = 0
 
-    def iterate(self) -> Iteration[PointT] | None:
+    def build(self) -> LocalModel:
+        """The local model at the point, made if there is none yet."""
+        if self.model is None:
+            self.model = self._build_model(self.point)
+        return self.model
+
+    def replace_model(self, model: LocalModel) -> None:
+        """Take the next step from another model of the same point."""
+        self.model = model
+
+    def iterate(self) -> StepReport | None:
         """Try one step; None, and a `status`, where there is none to try."""
-        steepest = float(torch.linalg.vector_norm(self.point.gradient(), math.inf))
+        model = self.build()
+        steepest = float(torch.linalg.vector_norm(model.gradient, math.inf))
         if steepest == 0 or not math.isfinite(steepest):
             self.status = Status.CONVERGED if steepest == 0 else Status.NOT_FINITE
             return None
-        if self.model is None:
-            self.model = self.build_model(self.point)
-        if self.model.rank == 0:  # there is a way down, but no curvature to go by
+        if model.rank == 0:  # there is a way down, but no curvature to go by
             self.status = Status.NOT_FINITE
             return None
-        step, bound = self.rule.propose(self.model, self.bound)
+        step, bound = self._rule.propose(model, self.bound)
         x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
         if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
             self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
             return None
         noise = max(epsilon * abs(value), 1e-300)
-        self.below_rounding = self.below_rounding + 1 if step.predicted_reduction <= noise else 0
-        if self.below_rounding > 5:
+        self._below_rounding = self._below_rounding + 1 if step.predicted_reduction <= noise else 0
+        if self._below_rounding > 5:
             self.status = Status.STEP_TOO_SMALL
             return None
-        self.point.forget()  # the model knows all that is asked of this point, and the trial needs the room
+        self.point.free()  # the model knows all that is asked of this point, and the trial needs the room
         trial = self.objective.at(x + step.d_x, self.point)
         ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
-        accepted = math.isfinite(trial.value) and ratio > self.rule.accept_above
-        self.bound = self.rule.update(bound, step.norm, ratio if math.isfinite(trial.value) else math.nan)
-        rank = self.model.rank
+        accepted = math.isfinite(trial.value) and ratio > self._rule.accept_above
+        self.bound = self._rule.update(bound, step.norm, ratio if math.isfinite(trial.value) else math.nan)
         if accepted:
             self.point, self.model = trial, None
-        return Iteration(self.point, accepted, ratio, bound, step.norm, step.damping, rank)
+        return StepReport(accepted, ratio, radius_of(bound), step.damping, model.rank)
+
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs beside the point."""
+        return {
+            "bound": saved_bound(self.bound),
+            "below_rounding": self._below_rounding,
+            "has_model": self.model is not None,
+        }
+
+    def resume(self, state: dict[str, Any], build_again: Callable[[PointT], LocalModel] | None = None) -> None:
+        """Go on as before at the same point; the model, where there was one, is built again."""
+        self.bound, self._below_rounding = loaded_bound(state["bound"]), state["below_rounding"]
+        if state["has_model"]:
+            self.model = (build_again or self._build_model)(self.point)
 
 
 def minimize(

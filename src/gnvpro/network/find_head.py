@@ -7,13 +7,14 @@ tells which module, if any, is the whole feature extractor: the one that took th
 
 from __future__ import annotations
 
-import difflib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gnvpro.arguments import suggestion
 
 Head = nn.Linear | nn.Conv2d
 
@@ -24,7 +25,7 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class HeadLocation:
     """Where the head is, and the module that computes its input from the model's input, where there is one."""
 
     head_name: str
@@ -44,7 +45,7 @@ class _Call:
     version: int
 
 
-def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
+def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> HeadLocation:
     """The head of the model, checked to be one that can be eliminated."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"head must be the name of a module of the model, got {name!r}")
@@ -60,9 +61,7 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
     if name is not None:
         modules = dict(model.named_modules())
         if name not in modules:
-            near = difflib.get_close_matches(name, modules, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(repr(m) for m in modules if m)}"
-            raise ValueError(f"head={name!r} is not a module of the model; {hint}")
+            raise ValueError(f"head={name!r} is not a module of the model; {suggestion(name, filter(None, modules))}")
         if not _is_head(modules[name]):
             raise ValueError(f"head={name!r} is {_short(modules[name])}, not nn.Linear or a 1x1 nn.Conv2d; {REMEDY}")
         if modules[name] not in [call.module for call in last]:
@@ -81,7 +80,7 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> Anatomy:
         )
     _check_head(model, call.name, head)
     _check_affine(call, head)
-    return Anatomy(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
+    return HeadLocation(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
 
 
 def _run(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], Any]:

@@ -1,37 +1,54 @@
-"""The linearisation of many samples, by chunks: kept where memory allows, made again at every pass where it does not.
+"""Passes over many samples, by chunks: linearised chunks are kept where memory allows, else made again at every pass.
 
 A budget of M bytes goes to the chunk that a pass is at, up to a quarter of it, and to chunks that stay linearised:
 
-    chunk   samples   <=  M / 4 / (peak bytes a sample)
-    kept    chunks    <=  (M - that chunk) / (bytes that a linearised chunk holds)
+    size   samples   <=  M / 4 / (peak bytes per sample)
+    kept   chunks    <=  (M - that chunk) / (bytes that a linearised chunk holds)
 
 Whether a chunk is kept changes no bit of any result, only the seconds. Its size changes the order of sums, so results
-change by rounding error. Both bytes a sample are measured: see `gnvpro.memory`.
+change by rounding error: a `PassPlan` is decided once for a problem and its solver, and handed down. Both numbers of bytes
+are measured: see `gnvpro.network.memory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
-from gnvpro.network.memory import Footprint
-from gnvpro.network.derivatives.blocks import Rows
 from gnvpro.linalg.columns import stacked
+from gnvpro.linalg.sums import SampleSum
+from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.blocks import Rows
+from gnvpro.network.memory import Footprint
+from gnvpro.network.work import WorkMeter
+
+CACHED_NUMBERS = 300_000  # of images in a chunk: as many as leave their activations in the cache's reach
 
 
-def samples_at_once(memory: float, footprint: Footprint) -> float:
-    """Samples a chunk may have; never less than one, however large that is."""
-    return max(1.0, memory / 4 / footprint.peak) if footprint.peak else float("inf")
+@dataclass(frozen=True)
+class PassPlan:
+    """How passes go through the samples."""
 
+    size: int  # samples per chunk
+    kept: float = inf  # chunks that stay linearised, the first ones
 
-def chunks_kept(memory: float, footprint: Footprint, samples: int) -> float:
-    """Chunks of that many samples which may stay linearised beside the one in work."""
-    room = memory - samples * footprint.peak
-    return max(0.0, room // (samples * footprint.held)) if footprint.held else float("inf")
+    @staticmethod
+    def within(memory: float, footprint: Footprint, inputs: Tensor, most: float = inf) -> PassPlan:
+        """Chunks that fit into so many bytes, of at most so many samples; never fewer than one, however large that is.
+
+        A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
+        """
+        if inputs.ndim > 2:
+            most = min(most, max(1, CACHED_NUMBERS // inputs[0].numel()))
+        fits = max(1.0, memory / 4 / footprint.peak) if footprint.peak else inf
+        size = int(min(inputs.shape[0], most, fits))
+        room = memory - size * footprint.peak
+        kept = max(0.0, room // (size * footprint.held)) if footprint.held else inf
+        return PassPlan(size, kept)
 
 
 @dataclass
@@ -40,8 +57,8 @@ class Chunks:
 
     make: Callable[[Tensor], FeatureLinearization]
     inputs: Sequence[Tensor]
-    keep: float  # how many of the chunks, the first ones
-    made_again: Callable[[int], None]  # is told of samples that were linearised once more
+    kept: float  # how many of the chunks, the first ones
+    meter: WorkMeter
     _kept: dict[int, FeatureLinearization] = field(default_factory=dict)
 
     def features(self) -> list[Tensor]:
@@ -50,7 +67,7 @@ class Chunks:
         return [self._keep(i, self.make(part)).features.clone() for i, part in enumerate(self.inputs)]
 
     def _keep(self, i: int, part: FeatureLinearization) -> FeatureLinearization:
-        if i < self.keep:
+        if i < self.kept:
             self._kept[i] = part
         return part
 
@@ -58,38 +75,40 @@ class Chunks:
         """The linearisation of a chunk."""
         if i in self._kept:
             return self._kept[i]
-        self.made_again(self.inputs[i].shape[0])
+        self.meter.made_again += self.inputs[i].shape[0]
         return self._keep(i, self.make(self.inputs[i]))
 
-    def forget(self) -> None:
+    def free(self) -> None:
         """Keep nothing until asked again."""
         self._kept.clear()
 
 
-def linearize_chunks(chunks: Chunks, count: Callable[[int], None], dtype: torch.dtype) -> FeatureLinearization:
-    """The linearisation of all samples from those of its chunks; `count` is told the number of passes of each use.
+def linearize_chunks(chunks: Chunks, over: SampleSum, dtype: torch.dtype) -> FeatureLinearization:
+    """The linearisation of all samples from those of its chunks.
 
     Work counts the passes that the method asks for, so it is the same for every budget of memory: to linearise a chunk
-    again, for want of memory, is not among them. What that costs is told by the seconds.
+    again, for want of memory, is not among them. What that costs shows in the seconds.
     """
+    samples = sum(part.shape[0] for part in chunks.inputs)
+    chunks.meter.count(samples)
     features = chunks.features()
     rows = [len(part) for part in features]
     n = range(len(rows))
 
     def jvp(d_theta: Tensor) -> Tensor:
-        count(1)
+        chunks.meter.count(samples)
         return stacked([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
-        count(1)
+        chunks.meter.count(samples)
         pieces = d_features.to(dtype).split(rows)
         total = chunks.part(0).vjp(pieces[0])
         for i in n[1:]:
             total = total + chunks.part(i).vjp(pieces[i])
-        return total
+        return over.total(total)
 
     def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
-        count(seeds.shape[0])
+        chunks.meter.count(samples, seeds.shape[0])
         start = 0
         for i in n:
             here = slice(start, start + rows[i])
@@ -98,4 +117,4 @@ def linearize_chunks(chunks: Chunks, count: Callable[[int], None], dtype: torch.
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(stacked(features), jvp, vjp, jacobian, chunks.forget)
+    return FeatureLinearization(stacked(features), jvp, vjp, jacobian, chunks.free)

@@ -9,7 +9,7 @@ The features are the input of the head, flattened to rows: one a sample, or one 
 Derivatives come from the layers' own formulas (`gnvpro.linearize`) where all layers have one, otherwise by automatic
 differentiation (`gnvpro.autodiff`).
 
-This file counts the work: one unit is one pass, forward or backward, over all training samples.
+A network holds no settings of a run: how passes are chunked and where work is counted is handed to each of them.
 """
 
 from __future__ import annotations
@@ -25,42 +25,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivatives.autodiff import FeatureLinearization, linearize_by_autodiff
-from gnvpro.network.passes import Chunks, chunks_kept, linearize_chunks, samples_at_once
-from gnvpro.network.find_head import Anatomy
-from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
-from gnvpro.network.memory import Footprint, footprint
 from gnvpro.network.derivatives.blocks import Rows, factored_jacobian
+from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
+from gnvpro.network.evaluation import evaluating
+from gnvpro.network.find_head import HeadLocation
+from gnvpro.network.memory import Footprint, footprint
+from gnvpro.network.passes import Chunks, PassPlan, linearize_chunks
+from gnvpro.network.work import WorkMeter
 
-GENEROUS = 30  # numbers that a sample may leave behind for each input, unit and feature without being measured
-
-
-@dataclass
-class WorkMeter:
-    """Counts passes over samples, and the seconds that eliminating the head took."""
-
-    total_samples: int
-    sample_passes: int = 0
-    inner_seconds: float = 0.0
-    made_again: int = 0  # samples that were linearised once more for want of memory: not work, see `chunks`
-
-    def count(self, samples: int, passes: int = 1) -> None:
-        """A number of passes over that many samples."""
-        self.sample_passes += samples * passes
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Passes in here are not counted."""
-        before = self.sample_passes
-        try:
-            yield
-        finally:
-            self.sample_passes = before
-
-    @property
-    def work(self) -> float:
-        """Work units so far."""
-        return self.sample_passes / self.total_samples
+GENEROUS_NUMBERS = 30  # that a sample may leave behind for each input, unit and feature without being measured
+EVERY_SAMPLE = SampleSum()
 
 
 @dataclass
@@ -68,16 +44,12 @@ class SeparableNetwork:
     """Features and head of a model, and the vector theta."""
 
     model: nn.Module
-    anatomy: Anatomy
-    meter: WorkMeter
-    chunk: int | None = None  # most samples that a pass takes at a time; None: as many as memory allows
-    memory: float = inf  # bytes
-    share: float = 1.0  # of the memory that passes over samples may use; the rest is the solver's
+    location: HeadLocation
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        head = {id(p) for p in self.anatomy.head.parameters()}
+        head = {id(p) for p in self.location.head.parameters()}
         self._own = dict(self.model.named_parameters())
         self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
         self.names = list(self._parameters)
@@ -92,32 +64,32 @@ class SeparableNetwork:
     @property
     def bias(self) -> bool:
         """Whether the head has a bias."""
-        return self.anatomy.head.bias is not None
+        return self.location.head.bias is not None
 
     @property
     def n_features(self) -> int:
         """The number of features, without the column of ones."""
-        return self.anatomy.head.weight.shape[1]
+        return self.location.head.weight.shape[1]
 
     @property
     def n_targets(self) -> int:
         """The number of outputs."""
-        return self.anatomy.head.weight.shape[0]
+        return self.location.head.weight.shape[0]
 
     def rows(self, values: Tensor) -> Tensor:
         """What the head takes or gives, one row for each of its applications."""
-        if isinstance(self.anatomy.head, nn.Conv2d):
+        if isinstance(self.location.head, nn.Conv2d):
             values = values.movedim(1, -1)
         return values.reshape(-1, values.shape[-1])
 
     def target_rows(self, targets: Tensor) -> Tensor:
         """Targets as one row for each application of the head, or one label where they are labels."""
-        if len(self.anatomy.output_shape) == 1:
+        if len(self.location.output_shape) == 1:
             return targets
-        return self.rows(targets) if targets.ndim == len(self.anatomy.output_shape) + 1 else targets.reshape(-1)
+        return self.rows(targets) if targets.ndim == len(self.location.output_shape) + 1 else targets.reshape(-1)
 
     def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        if isinstance(self.anatomy.head, nn.Conv2d):
+        if isinstance(self.location.head, nn.Conv2d):
             n, c, *pixels = shape
             return rows.reshape(n, *pixels, c).movedim(-1, 1)
         return rows.reshape(shape)
@@ -138,7 +110,7 @@ class SeparableNetwork:
         """The model's own theta, as a float64 vector."""
         parts = [p.detach().reshape(-1).to(torch.float64) for p in self._parameters.values()]
         return (
-            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.anatomy.head.weight.device)
+            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.head.weight.device)
         )
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
@@ -162,7 +134,7 @@ class SeparableNetwork:
 
     def split_head(self, W: Tensor) -> dict[str, Tensor]:
         """W as the head's own parameters, by name in the model."""
-        prefix, head = f"{self.anatomy.head_name}." if self.anatomy.head_name else "", self.anatomy.head
+        prefix, head = f"{self.location.head_name}." if self.location.head_name else "", self.location.head
         parts = {f"{prefix}weight": W[:, : self.n_features].reshape(head.weight.shape).to(head.weight.dtype)}
         if head.bias is not None:
             parts[f"{prefix}bias"] = W[:, -1].to(head.bias.dtype)
@@ -175,7 +147,7 @@ class SeparableNetwork:
 
     def W(self) -> Tensor:
         """The model's own head, the bias as last column."""
-        own = self.anatomy.head.named_parameters(recurse=False)
+        own = self.location.head.named_parameters(recurse=False)
         return self.join_head({name: p.detach() for name, p in own})
 
     def store(self, theta: Tensor, W: Tensor) -> None:
@@ -187,51 +159,44 @@ class SeparableNetwork:
     @property
     def dtype(self) -> torch.dtype:
         """What the head, and so its input, is computed in."""
-        return self.anatomy.head.weight.dtype
+        return self.location.head.weight.dtype
 
     # -- passes
 
-    def features(self, theta: Tensor, inputs: Tensor) -> Tensor:
+    def features(self, theta: Tensor, inputs: Tensor, passes: PassPlan) -> Tensor:
         """Features without derivatives, not counted as work: for validation and prediction."""
         params = self.split(theta)
         with torch.no_grad():
-            return torch.cat([self.rows(self._run(params, part)) for part in inputs.split(self._chunk(inputs))])
+            return torch.cat([self.rows(self._run(params, part)) for part in inputs.split(passes.size)])
 
-    def linearize(self, theta: Tensor, inputs: Tensor, keep: bool = True) -> FeatureLinearization:
-        """Features and their Jacobian: one forward pass, of which as much is kept as memory allows, or nothing."""
+    def linearize(
+        self, theta: Tensor, inputs: Tensor, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
+    ) -> FeatureLinearization:
+        """Features and their Jacobian: one forward pass, of which as much is kept as the plan says."""
         params = self.split(theta)
-        samples = inputs.shape[0]
-        self.meter.count(samples)
-        size = self._chunk(inputs)
-        kept = chunks_kept(self.share * self.memory, self.footprint(inputs), size) if keep else 0.0
-
-        def made_again(samples: int) -> None:
-            self.meter.made_again += samples
-
-        chunks = Chunks(lambda part: self._linearize_chunk(params, part), inputs.split(size), kept, made_again)
-        return linearize_chunks(chunks, lambda passes: self.meter.count(samples, passes), self.dtype)
+        chunks = Chunks(lambda part: self._linearize_chunk(params, part), inputs.split(passes.size), passes.kept, meter)
+        return linearize_chunks(chunks, over, self.dtype)
 
     # -- memory
 
-    def _chunk(self, inputs: Tensor) -> int:
-        """Samples a pass takes at a time."""
-        most = min(inputs.shape[0], self.chunk or inputs.shape[0])
-        return int(min(most, samples_at_once(self.share * self.memory, self.footprint(inputs))))
+    def pass_plan(self, inputs: Tensor, memory: float, most: float = inf) -> PassPlan:
+        """How passes go through these inputs within so many bytes, at most so many samples at a time."""
+        return PassPlan.within(memory, self.footprint(inputs, memory), inputs, most)
 
-    def footprint(self, inputs: Tensor, seeds: int = 0) -> Footprint:
-        """Bytes a sample as `measured`, or none where all samples fit whatever they take.
+    def footprint(self, inputs: Tensor, memory: float, seeds: int = 0) -> Footprint:
+        """Bytes per sample; zero (not measured) if even a generous bound fits into a quarter of the memory.
 
         Measuring takes longer than training does where the problem is small.
         """
-        numbers = GENEROUS * (prod(inputs.shape[1:]) + self._units + self.n_features) + 2 * seeds * self.n_theta
-        if isinf(self.memory) or 8 * numbers * inputs.shape[0] <= self.memory / 4:
+        numbers = GENEROUS_NUMBERS * (prod(inputs.shape[1:]) + self._units + self.n_features) + 2 * seeds * self.n_theta
+        if isinf(memory) or 8 * numbers * inputs.shape[0] <= memory / 4:
             return Footprint(0.0, 0.0)
         return self.measured(inputs, seeds)
 
     def measured(self, inputs: Tensor, seeds: int = 0) -> Footprint:
-        """Bytes a sample of these inputs that its linearisation holds, and that passes need.
+        """Bytes per sample held by a linearisation, and the peak while passes run.
 
-        That is one pass in each direction, or, given seeds, so many backward passes for each sample at once.
+        The passes are one in each direction or, given seeds, so many backward passes for each sample at once.
         """
         theta = self.theta()
 
@@ -249,9 +214,9 @@ class SeparableNetwork:
             self._footprints[key] = footprint(passes, inputs)
         return self._footprints[key]
 
-    def jacobian_obstacle(self, inputs: Tensor) -> str | None:
-        """Why the Jacobian of every sample is not to be had; None where it is."""
-        if len(self.anatomy.output_shape) != 1:
+    def why_no_jacobian(self, inputs: Tensor) -> str | None:
+        """Why the Jacobian of every sample cannot be computed; None where it can."""
+        if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
         few, params = inputs[:2], self.split(self.theta())
         try:
@@ -294,14 +259,14 @@ class SeparableNetwork:
     @cached_property
     def _body(self) -> tuple[nn.Module | None, str]:
         """The feature extractor as a module without shared parameters, and what their names begin with in the model."""
-        body, prefix = _without_head(self.model, self.anatomy.head), ""
-        if self.anatomy.body_name is not None:
-            body, prefix = self.model.get_submodule(self.anatomy.body_name), self.anatomy.body_name + "."
+        body, prefix = _without_head(self.model, self.location.head), ""
+        if self.location.body_name is not None:
+            body, prefix = self.model.get_submodule(self.location.body_name), self.location.body_name + "."
         return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
 
     def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The head's input at these parameters."""
-        with _returning_its_input(self.anatomy.head):
+        with evaluating(self.model), _returning_its_input(self.location.head):
             return functional_call(self.model, params, (inputs,))
 
 
@@ -330,11 +295,3 @@ def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
     chain = nn.Sequential(OrderedDict([(name, child) for name, child in children[:-1] if child is not None]))
     chain.add_module(last_name, tail)
     return chain
-
-
-def cached_chunk(inputs: Tensor) -> int | None:
-    """Samples a pass should take at a time: for images, as many as leave their activations in the cache's reach.
-
-    A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
-    """
-    return max(1, 300_000 // inputs[0].numel()) if inputs.ndim > 2 else None

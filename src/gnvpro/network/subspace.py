@@ -9,7 +9,7 @@ that are used only through the antisymmetric part of their last two axes. In the
 steps of the same length mean the same, and the matrices of the dense solver are smaller by the symmetric directions.
 
 Those directions may only be left out where the penalty does not ask for a step along them either: its matrix must not
-couple them with the others, and its gradient along them must vanish. `choose` looks, once, and keeps all otherwise.
+couple them with the others, and its gradient along them must vanish. `choose_subspace` looks, once, and keeps all otherwise.
 
 Legend: Q -> expand (Q y), Q' -> reduce, kept and mirror: the entries (i, j) and (j, i) of theta behind each direction.
 """
@@ -30,7 +30,7 @@ Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
-class Directions:
+class Subspace:
     """An orthonormal basis Q of some directions in theta; `scale` is sqrt(2) for an antisymmetric pair, one otherwise."""
 
     parameters: Parameters
@@ -127,14 +127,14 @@ def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tenso
     return out
 
 
-def all_directions(parameters: Parameters, device: torch.device) -> Directions:
+def all_directions(parameters: Parameters, device: torch.device) -> Subspace:
     """The identity."""
     n = sum(math.prod(shape) for _, shape in parameters)
     every = torch.arange(n, device=device)
-    return Directions(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
+    return Subspace(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
 
 
-def moving_directions(model: nn.Module, parameters: Parameters, device: torch.device) -> Directions:
+def moving_directions(model: nn.Module, parameters: Parameters, device: torch.device) -> Subspace:
     """Without those that a module of the model declares not to matter."""
     skew = {
         f"{prefix}.{name}" if prefix else name
@@ -156,10 +156,10 @@ def moving_directions(model: nn.Module, parameters: Parameters, device: torch.de
     first, second = torch.cat(kept), torch.cat(mirror)
     scale = torch.ones(first.shape, dtype=torch.float64, device=device)
     scale[first != second] = math.sqrt(2.0)
-    return Directions(parameters, start, first, second, scale)
+    return Subspace(parameters, start, first, second, scale)
 
 
-def choose(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Tensor) -> Directions:
+def choose_subspace(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Tensor) -> Subspace:
     """The directions that matter to the features, or all where the penalty (its matrix) wants to move along others."""
     few = moving_directions(model, parameters, theta.device)
     if few.count == few.n_theta:

@@ -9,7 +9,7 @@ The first term decides the cost. Writing H_i = C_i C_i' and C_i' W = Q_i R_i, it
 
     m = min(n_targets, n_features)
 
-rows a sample: m backward passes give all of R_i J_i, never J_i itself. S1 and the gradient follow from the same rows. Only
+rows per sample: m backward passes give all of R_i J_i, never J_i itself. S1 and the gradient follow from the same rows. Only
 S2, which holds the residual g, needs J_i (n_features passes). Without it, A is Kaufman's approximation.
 
 For least squares C_i and Q_i do not depend on i up to a weight, and inv acts on features only, so that S1 needs m n_features
@@ -24,27 +24,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
-from gnvpro.network.subspace import Directions
-from gnvpro.problem.misfit import Misfit
-from gnvpro.network.derivatives.blocks import Blocks, Rows, add_square
-from gnvpro.head.sensitivity import ReducedDerivatives
+from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.columns import times
+from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.blocks import Blocks, Rows, add_square
+from gnvpro.network.subspace import Subspace
+from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.problem.misfit import Misfit
+
+if TYPE_CHECKING:
+    from gnvpro.objectives.problem import Problem
 
 
 @dataclass(frozen=True)
-class GaussNewton:
-    """The matrix in the coordinates of `directions`, the gradient in theta, and what a geodesic correction needs."""
+class GaussNewtonMatrix:
+    """The matrix in the coordinates of a subspace, the gradient in theta, and what a geodesic correction needs."""
 
     matrix: Tensor
     gradient: Tensor
     penalty: Tensor  # its share of the matrix
-    directions: Directions
+    subspace: Subspace
     pull_back: Callable[[Tensor, Tensor], Tensor]  # (d_outputs, dW) -> J' H d_outputs + a2 J_W' dW, in theta
 
 
@@ -105,9 +109,9 @@ class RowRoot:
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
     """The root of the curvature in as few rows as it has."""
-    if misfit.isotropic:
+    if misfit.identity_hessian:
         Q, R = torch.linalg.qr(W) if W.shape[0] > W.shape[1] else (torch.eye(W.shape[0]).to(W), W)
-        return CommonRoot(Q, R, misfit.roots)
+        return CommonRoot(Q, R, misfit.sqrt_weights)
     C = misfit.hessian_root(outputs)
     R = C.mT @ W
     if R.shape[1] > R.shape[2]:
@@ -117,41 +121,41 @@ def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
 
 
 @dataclass(frozen=True)
-class Assembler:
-    """Makes the Gauss-Newton matrix of a point; `full` includes the residual's coupling, S2."""
+class MatrixBuilder:
+    """Makes the Gauss-Newton matrix of a point; with the residual's coupling, S2, or without."""
 
-    directions: Directions
-    penalty: Tensor  # alpha B'B in the coordinates of the directions
-    full: bool
-    keep: float  # bytes of Jacobian up to which it is kept for the geodesic correction
+    subspace: Subspace
+    penalty: Tensor  # alpha B'B in the coordinates of the subspace
+    residual_term: bool
+    kept_bytes: float  # of Jacobian up to which it is kept for the geodesic correction
 
-    def passes(self, n_features: int, n_targets: int, isotropic: bool) -> int:
+    def passes(self, problem: Problem) -> int:
         """Backward passes that a matrix and its gradient cost."""
-        if self.full:
-            return n_features
-        return min(n_features, n_targets) + (not isotropic)
+        network = problem.network
+        if self.residual_term:
+            return network.n_features
+        return min(network.n_features, network.n_targets) + (not problem.misfit.identity_hessian)
 
-    def __call__(
-        self, network: FeatureLinearization, local: ReducedDerivatives, penalty_gradient: Tensor
-    ) -> GaussNewton:
+    def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
         """The matrix and the gradient at a point."""
-        work = _Sums(self.directions, curvature_root(local.misfit, local.fit.outputs, local.W), local)
+        local, network, full = point.sensitivity, point.linearization, self.residual_term
+        sums = _Accumulator(self.subspace, curvature_root(local.misfit, local.fit.outputs, local.W), local)
         rows = local.Z.shape[0]
-        keep = 8 * self.directions.count * rows * work.root.seeds.shape[0] * (2 if self.full else 1) <= self.keep
-        chunks = work.whole(network) if self.full else work.projected(network)
+        keep = 8 * self.subspace.count * rows * sums.root.seeds.shape[0] * (2 if full else 1) <= self.kept_bytes
         kept = []
-        for chunk in chunks:
-            work.add(chunk)
+        for chunk in sums.whole(network) if full else sums.projected(network):
+            sums.add(chunk)
             if keep:
                 kept.append(chunk)
             del chunk  # before the next one is made
-        if self.full or local.misfit.isotropic:
-            gradient = self.directions.expand(self.directions.scale * work.gradient)
+        if full or local.misfit.identity_hessian:
+            gradient = self.subspace.expand(self.subspace.scale * local.misfit.over.total(sums.gradient))
         else:
             gradient = network.vjp(local.feature_gradient())
-        matrix = work.matrix().add_(self.penalty)
-        pull_back = work.pull_back(kept if keep else None, network, self.full)
-        return GaussNewton(matrix, gradient + penalty_gradient, self.penalty, self.directions, pull_back)
+        gradient = gradient + point.problem.theta_penalty.hessian_mv(point.x)
+        matrix = sums.matrix().add_(self.penalty)
+        pull_back = sums.pull_back(kept if keep else None, network, full)
+        return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull_back)
 
 
 @dataclass(frozen=True)
@@ -163,19 +167,19 @@ class Chunk:
     whole: Blocks | None
 
 
-class _Sums:
+class _Accumulator:
     """What is summed over chunks."""
 
-    def __init__(self, directions: Directions, root: Root, local: ReducedDerivatives) -> None:
-        self.directions, self.root, self.local = directions, root, local
-        q = directions.count
+    def __init__(self, subspace: Subspace, root: Root, local: HeadSensitivity) -> None:
+        self.subspace, self.root, self.local = subspace, root, local
+        q = subspace.count
         self.square = local.Z.new_zeros((q, q))  # its lower triangle
         self.gradient = local.Z.new_zeros(q)
         self.head_coupling: Tensor | float = 0.0
         self.residual_coupling: Tensor | float = 0.0
         # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed.
         G = local.G
-        self.G = torch.linalg.qr(G.T).R.T if local.misfit.isotropic and G.shape[1] > G.shape[0] else G
+        self.G = torch.linalg.qr(G.T).R.T if local.misfit.identity_hessian and G.shape[1] > G.shape[0] else G
 
     def projected(self, network: FeatureLinearization) -> Iterator[Chunk]:
         """Chunks of R J, from m seeds."""
@@ -184,8 +188,8 @@ class _Sums:
             del jacobians
 
     def _projected(self, rows: slice, jacobians: Rows) -> Chunk:
-        J = self.directions.gather(jacobians, self.square)
-        if self.local.misfit.isotropic:
+        J = self.subspace.gather(jacobians, self.square)
+        if self.local.misfit.identity_hessian:
             cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
             self.gradient += J.times(cotangent)
         return Chunk(rows, J, None)
@@ -200,7 +204,7 @@ class _Sums:
             del jacobians
 
     def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
-        J = self.directions.gather(jacobians, self.square)
+        J = self.subspace.gather(jacobians, self.square)
         self.gradient += J.times(cotangent)
         self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
         return Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
@@ -212,36 +216,38 @@ class _Sums:
 
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""
-        A, scale = self.square, self.directions.scale
-        S1, S2 = self.head_coupling, self.residual_coupling
-        assert isinstance(S1, Tensor)
+        total = self.local.misfit.over.total
+        A, scale = total(self.square), self.subspace.scale
+        assert isinstance(self.head_coupling, Tensor)
+        S1, S2 = total(self.head_coupling), self.residual_coupling
+        S2 = total(S2) if isinstance(S2, Tensor) else S2
         padding = (0, S1.shape[2] - self.local.n_features)
-        self._add_couplings(S1, torch.nn.functional.pad(S2.mT, padding) if isinstance(S2, Tensor) else None)
+        self._add_couplings(A, S1, torch.nn.functional.pad(S2.mT, padding) if isinstance(S2, Tensor) else None)
         if not bool((scale == 1.0).all()):
             A.mul_(scale[:, None]).mul_(scale)
         return A.tril_().add_(A.tril(-1).T)
 
-    def _add_couplings(self, S1: Tensor, S2: Tensor | None) -> None:
+    def _add_couplings(self, A: Tensor, S1: Tensor, S2: Tensor | None) -> None:
         """-S1' inv S1 + S2' inv S2, to the lower triangle."""
-        fit, q = self.local.fit, self.directions.count
+        fit, q = self.local.fit, self.subspace.count
         pairs = [(S1, -1.0)] if S2 is None else [(S1, -1.0), (S2, 1.0)]
-        if self.local.misfit.isotropic:
+        if self.local.misfit.identity_hessian:
             for S, sign in pairs:
                 solved = fit.inverse_hessian.mv(S.reshape(-1, S.shape[2]))  # acts on rows of features, however many
-                add_square(self.square, S.reshape(q, -1), solved.reshape(q, -1), sign)
-        elif fit.exact and fit.hessian_factor is not None:
+                add_square(A, S.reshape(q, -1), solved.reshape(q, -1), sign)
+        elif fit.inverse_is_exact and fit.hessian_factor is not None:
             for S, sign in pairs:
                 half = torch.linalg.solve_triangular(fit.hessian_factor, S.reshape(q, -1).T, upper=False)
-                add_square(self.square, half.T, None, sign)
+                add_square(A, half.T, None, sign)
         else:
-            self.square += self._composed(S1, S2)
+            A += self._composed(S1, S2)
 
     def _composed(self, S1: Tensor, S2: Tensor | None) -> Tensor:
         """The same for an inverse that is not exact: dW = -inv(S1 + S2), and nothing cancels."""
         local = self.local
         dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
-        hessian = local.misfit.hessian(local.fit.outputs)
-        bent = torch.stack([hessian(times(local.Z, D.T)).T @ local.Z + local.head_penalty * D for D in dW])
+        hessian, inner = local.misfit.hessian(local.fit.outputs), local.misfit.over.inner
+        bent = torch.stack([inner(hessian(times(local.Z, D.T)), local.Z) + local.head_penalty * D for D in dW])
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
 
@@ -249,11 +255,13 @@ class _Sums:
         self, kept: list[Chunk] | None, network: FeatureLinearization, full: bool
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
-        local, root, directions = self.local, self.root, self.directions
+        local, root, subspace = self.local, self.root, self.subspace
 
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
             hessian = local.misfit.hessian(local.fit.outputs)
-            D = local.fit.inverse_hessian.rmv(hessian(d_outputs).T @ local.Z + local.head_penalty * dW)
+            D = local.fit.inverse_hessian.rmv(
+                local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
+            )
             d_outputs = d_outputs - times(local.Z, D.T)
             residual = times(local.G, D[:, : local.n_features])
             if kept is None:
@@ -264,6 +272,6 @@ class _Sums:
                 y += chunk.projected.times(c[chunk.rows])
                 if chunk.whole is not None:
                     y -= chunk.whole.times(residual[chunk.rows])
-            return directions.expand(directions.scale * y)
+            return subspace.expand(subspace.scale * local.misfit.over.total(y))
 
         return pull

@@ -28,15 +28,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnvpro.head.hessian import cholesky
+from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.minimize.krylov import arnoldi
-from gnvpro.problem.misfit import Misfit
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.problem.misfit import Misfit
 
 
 @dataclass(frozen=True)
 class HeadPosterior:
-    """Cholesky factors of the precision n H of the head: one for all outputs (least squares), or one an output."""
+    """Cholesky factors of the precision n H of the head: one for all outputs (least squares), or one per output."""
 
     factors: tuple[Tensor, ...]
 
@@ -49,23 +49,23 @@ class HeadPosterior:
 
 def head_posterior(Z: Tensor, misfit: Misfit, outputs: Tensor, head_penalty: float, n_samples: float) -> HeadPosterior:
     """The posterior of a head at the minimum of the inner problem."""
-    blocks = 1 if misfit.isotropic else outputs.shape[1]
+    blocks = 1 if misfit.identity_hessian else outputs.shape[1]
     apply = misfit.hessian(outputs)
     factors = []
     for k in range(blocks):
         unit = torch.zeros_like(outputs)
         unit[:, k] = 1.0
-        H = Z.T @ (apply(unit)[:, k : k + 1] * Z)
+        H = misfit.over.inner(Z, apply(unit)[:, k : k + 1] * Z)
         H.diagonal().add_(head_penalty)
-        factors.append(cholesky(n_samples * H))
+        factors.append(damped_cholesky(n_samples * H)[0])
     return HeadPosterior(tuple(factors))
 
 
 def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: float) -> Tensor:
     """The variance of the noise of each output, from residuals that parameters have been fitted to."""
     misfit = point.problem.misfit
-    residuals = misfit.weights.sqrt() * (point.outputs - misfit.targets)
-    covariance = residuals.T @ residuals
+    residuals = misfit.sqrt_weights * (point.outputs - misfit.targets)
+    covariance = misfit.over.inner(residuals, residuals)
     mean_square = covariance.diagonal()
     # Outputs whose residuals go together are not as many: tr(C)^2 / |C|^2 counts them.
     count = float(mean_square.sum() ** 2 / covariance.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
@@ -74,13 +74,13 @@ def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: flo
 
 
 def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor:
-    """The same from samples that nothing has been fitted to: there residuals hold noise and what is not known of W."""
-    return (misfit.weights * (outputs - misfit.targets).square() / (1 + spread)).sum(0)
+    """Noise variance from held-out samples; their residuals hold noise plus the uncertainty of W."""
+    return misfit.over.total((misfit.weights * (outputs - misfit.targets).square() / (1 + spread)).sum(0))
 
 
 def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: float) -> float:
     """tr(H^-1 Z' diag(w) Z): how many parameters an output of the head has, penalised ones counted in part."""
-    return float(n_samples * (misfit.weights * posterior.spread(Z)).sum())
+    return float(n_samples * misfit.over.total((misfit.weights * posterior.spread(Z)).sum()))
 
 
 def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
@@ -92,13 +92,13 @@ def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
     total = 0.0
     generator = torch.Generator().manual_seed(0)
     for _ in range(min(probes, n)):
-        v = torch.randint(0, 2, (n,), generator=generator).to(torch.float64) * 2 - 1
+        v = torch.randint(0, 2, (n,), generator=generator).to(point.x) * 2 - 1
         values, vectors = arnoldi(A, v, rank, 1e-6).ritz
         # Gauss quadrature of v' f(A + a1 I) v, f(t) = (t - a1) / t; what rounding puts below a1 is not determined at all
         total += float(vectors[0] ** 2 @ np.clip(1 - alpha / values, 0, 1))
     return n * total / min(probes, n)
 
 
-def shrunk(outputs: Tensor, spread: Tensor) -> Tensor:
+def probit_scaled(outputs: Tensor, spread: Tensor) -> Tensor:
     """Outputs of a classifier with what is not known about the head taken into account."""
     return outputs / torch.sqrt(1 + math.pi / 8 * spread)

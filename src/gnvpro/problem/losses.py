@@ -24,13 +24,13 @@ Legend: L -> Loss, X -> outputs, C -> targets, grad L -> gradient, grad^2 L -> h
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from gnvpro.arguments import suggestion
 from gnvpro.linalg.columns import argmax, log_sum_exp, softmax
 
 
@@ -62,7 +62,9 @@ class HalfSquaredError:
     tensor([12.5000])
     """
 
-    isotropic = True  # the Hessian of a row is the identity: formulas that know it never form (rows, n_targets) arrays
+    identity_hessian = (
+        True  # the Hessian of a row is the identity: formulas that know it never form (rows, n_targets) arrays
+    )
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a row."""
@@ -193,9 +195,7 @@ def get_loss(loss: str | Loss) -> Loss:
     """The loss of that name, or the object itself where it follows the protocol."""
     if isinstance(loss, str):
         if loss not in LOSSES:
-            near = difflib.get_close_matches(loss, LOSSES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(map(repr, LOSSES))}"
-            raise ValueError(f"loss={loss!r} is not known; {hint}")
+            raise ValueError(f"loss={loss!r} is not known; {suggestion(loss, LOSSES)}")
         return LOSSES[loss]()
     if isinstance(loss, type) or not isinstance(loss, Loss):
         raise TypeError(

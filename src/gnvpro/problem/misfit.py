@@ -8,14 +8,15 @@ Everything that eliminates the head or steps in theta sees the loss through this
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from gnvpro.problem.losses import Loss
 from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.sums import SampleSum
+from gnvpro.problem.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class Misfit:
     targets: Tensor
     weights: Tensor  # (rows, 1), summing to one over the training set
     weighted: bool = False  # whether samples differ in weight
+    over: SampleSum = field(default_factory=SampleSum)  # how samples are added up
 
     @staticmethod
     def mean(loss: Loss, targets: Tensor, sample_weight: Tensor | None = None) -> Misfit:
-        """The plain mean, or that with a weight a sample, which all rows (pixels, positions) of the sample share."""
+        """Uniform mean, or one weight per sample, shared by all rows (pixels, positions) of that sample."""
         rows = targets.shape[0]
         if sample_weight is None:
             weights = torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device)
@@ -40,7 +42,7 @@ class Misfit:
         return Misfit(loss, by_columns(targets), weights, weighted=sample_weight is not None)
 
     @cached_property
-    def roots(self) -> Tensor:
+    def sqrt_weights(self) -> Tensor:
         """The square roots of the weights."""
         return self.weights.sqrt()
 
@@ -57,13 +59,17 @@ class Misfit:
         return replace(self, targets=by_columns(self.targets[rows]), weights=weights / share)
 
     @property
-    def isotropic(self) -> bool:
+    def identity_hessian(self) -> bool:
         """Whether the Hessian multiplies each row by its weight and nothing else."""
-        return getattr(self.loss, "isotropic", False)
+        return getattr(self.loss, "identity_hessian", False)
 
     def value(self, outputs: Tensor) -> float:
         """The mean loss."""
-        return float(self.weights[:, 0] @ self.loss.value(outputs, self.targets))
+        return self._mean(self.loss.value(outputs, self.targets))
+
+    def _mean(self, values: Tensor) -> float:
+        """The weighted sum of one value per row."""
+        return float(self.over.total(self.weights[:, 0] @ values))
 
     def gradient(self, outputs: Tensor) -> Tensor:
         """Its derivative in the outputs."""
@@ -80,21 +86,21 @@ class Misfit:
         if factors is None:
             return None
         d, v = factors(outputs, self.targets)
-        return self.weights * d, self.roots * v
+        return self.weights * d, self.sqrt_weights * v
 
     def hessian_root(self, outputs: Tensor) -> Tensor:
         """C (rows, n_targets, .) with C C' the second derivative of each row."""
         own = getattr(self.loss, "hessian_root", None)
         C = own(outputs, self.targets) if own else matrix_root(self.loss.hessian(outputs, self.targets), outputs)
-        return self.roots[..., None] * C
+        return self.sqrt_weights[..., None] * C
 
     def accuracy(self, outputs: Tensor) -> float | None:
         """The weighted share of rows classified right; None where the loss does not classify."""
         accuracy = getattr(self.loss, "accuracy", None)
         if accuracy is None:
             return None
-        right = self.weights[:, 0] @ accuracy(outputs, self.targets).to(torch.float64)
-        return float(right / self.weights.sum())
+        right = self._mean(accuracy(outputs, self.targets).to(torch.float64))
+        return right / float(self.over.total(self.weights.sum()))
 
 
 def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:

@@ -61,6 +61,11 @@ class Tikhonov:
         return BoundPenalty(self.alpha, operator)
 
 
+def ridge(alpha: float, W: Tensor) -> float:
+    """alpha/2 |W|^2, the penalty on the head."""
+    return 0.5 * alpha * float(W.square().sum())
+
+
 @dataclass(frozen=True)
 class BoundPenalty:
     """A penalty with its operator at hand."""

@@ -1,8 +1,14 @@
 """What the regressor and the classifier share: from arrays to a trained module.
 
+    standardise inputs (and targets)  ->  features: an MLP or a module of your own  ->  linear head, eliminated
+
+What is fitted is the plain module `module_`: it takes inputs as they came and returns targets as they came, or logits;
+the scaling of the inputs is its first layer, the scaling of the targets is folded into its head. Everything is computed in
+double precision. Attributes that end in an underscore exist after `fit`, as everywhere in scikit-learn.
+
     penalties = c / n                    classification
     penalties = c noise / n              least squares: noise, the variance of the residuals with the parameters that the
-                                         data determine counted (`gnvpro.posterior`), is estimated between rounds of training
+                                         data determine counted (`posterior`), is estimated between rounds of training
 
 A Gaussian prior of unit variance on the weights of a network of standardised inputs and targets would have c = 1. Only a
 penalty that follows the noise serves both a surrogate of a smooth function and the diabetes data, which are half noise.
@@ -13,7 +19,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +33,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from gnvpro.training.arguments import check_choice, check_count, check_number
-from gnvpro.head.eliminator import with_ones
-from gnvpro.training.history import History
-from gnvpro.problem.losses import Loss, get_loss
+from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.head.eliminator import WarmStart, append_bias_column
+from gnvpro.methods.choose import as_method
+from gnvpro.methods.protocol import Method, Solver
+from gnvpro.network.evaluation import evaluating
 from gnvpro.networks import MLP
 from gnvpro.objectives.posterior import HeadPosterior
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.history import History
 from gnvpro.training.train import train
 
 Array = NDArray[Any]
@@ -46,7 +56,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "logistic": nn.Sigmoid,
 }
-# Defaults of both penalties, divided by the number of samples; docs/estimators.md tells what they were chosen on.
+# Defaults of both penalties, divided by the number of samples; docs/estimators.md says what they were chosen on.
 # Weights of a unit Gaussian prior would have 1 for classification and the variance of the noise for least squares.
 PENALTY = {"least_squares": 10.0, "logistic": 3.0, "multinomial": 3.0}
 FIRST_NOISE = 0.02  # share of the targets' variance; from a large one training may never leave a too smooth model
@@ -89,6 +99,33 @@ class Penalties:
 class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
 
+    def __init__(
+        self,
+        hidden: int | Sequence[int] = (32,),
+        activation: str | Callable[[], nn.Module] = "tanh",
+        features: nn.Module | Callable[[int], nn.Module] | None = None,
+        *,
+        method: str | Method = "gnvpro",
+        solver: str | Solver | None = "krylov",
+        work: float = 200.0,
+        theta_penalty: float | None = None,
+        head_penalty: float | None = None,
+        max_iter: int | None = None,
+        standardize: bool = True,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        random_state: Any = None,
+        verbose: bool = False,
+        memory: float | None = None,
+    ) -> None:
+        self.hidden, self.activation, self.features = hidden, activation, features
+        self.method, self.solver, self.work, self.max_iter = method, solver, work, max_iter
+        self.theta_penalty, self.head_penalty = theta_penalty, head_penalty
+        self.standardize, self.early_stopping = standardize, early_stopping
+        self.validation_fraction, self.patience = validation_fraction, patience
+        self.random_state, self.verbose, self.memory = random_state, verbose, memory
+
     def _fit(self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None) -> None:
         """Train on inputs and targets in their final form."""
         random = check_random_state(self.random_state)
@@ -107,6 +144,9 @@ class NetworkEstimator(BaseEstimator, ABC):
         part = Part(inputs[rows], goals[rows], shares[rows])
         rest = None if held_out is None else Part(inputs[held_out], goals[held_out], shares[held_out])
         history = History()
+        # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
+        takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
+        method = as_method(self.method, self.solver if takes_solver else None)
         for share in ROUNDS if self._learns_noise else (1.0,):
             usual = max(1e-10, PENALTY[loss] * self._noise(part) / float(part.weights.sum()))
             penalties = Penalties(
@@ -118,23 +158,31 @@ class NetworkEstimator(BaseEstimator, ABC):
                 part.inputs,
                 part.targets,
                 loss=loss,
-                method=self.method,
+                method=method,
                 sample_weight=part.weights,
                 theta_penalty=penalties.theta,
                 head_penalty=penalties.head,
                 work=share * check_number("work", self.work, 0.0),
                 iterations=None if self.max_iter is None else max(0, self.max_iter - len(history)),
-                solver=self.solver,
                 memory=self.memory,
                 seed=seed,
-                head="head",
                 validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),
                 keep="last" if rest is None else "best",
                 patience=None if rest is None else self.patience,
-                progress=self.verbose,
+                listeners=["progress"] if self.verbose else [],
             )
-            history = continued(history, result.history)
-            self._learn_posterior(model, part, rest, get_loss(loss), penalties)
+            history = concatenate_runs(history, result.history)
+            problem = Problem(
+                model,
+                part.inputs,
+                part.targets,
+                loss=loss,
+                theta_penalty=penalties.theta,
+                head_penalty=penalties.head,
+                sample_weight=part.weights,
+                memory=self.memory,
+            )
+            self._learn_posterior(problem, float(part.weights.sum()), rest)
         self.history_, self.status_ = history, result.status
         self.loss_curve_ = history.column("loss")
         self.n_iter_ = len(history) - 1
@@ -151,10 +199,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         return 1.0
 
     @abstractmethod
-    def _learn_posterior(
-        self, model: nn.Sequential, part: Part, rest: Part | None, loss: Loss, penalties: Penalties
-    ) -> None:
-        """Find out what is not known about the head."""
+    def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
+        """Find out what is not known about the head of the trained model."""
 
     def _make_features(self, n_inputs: int, seed: int) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
@@ -197,28 +243,28 @@ class NetworkEstimator(BaseEstimator, ABC):
             return outputs, None if spread is None else spread.spread(features_of(self.module_, inputs))
 
 
-def features_of(model: nn.Sequential, inputs: Tensor) -> Tensor:
+def trained_point(problem: Problem) -> ReducedPoint:
+    """The reduced objective where training ended."""
+    return problem.reduced.start(problem.theta(), WarmStart(problem.W()))
+
+
+def features_of(model: Any, inputs: Tensor) -> Tensor:
     """What the head, the last of a chain of modules, is given, and the column of ones."""
     with torch.no_grad():
-        return with_ones(model[:-1](inputs), True)
+        return append_bias_column(model[:-1](inputs), True)
 
 
 def _n_features(features: nn.Module, inputs: Tensor) -> int:
-    """How many features the module returns, by running it; inputs have one row a sample."""
-    modes = {module: module.training for module in features.modules()}
-    try:
-        with torch.no_grad():
-            Z = features.eval()(inputs)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    """How many features the module returns, by running it; inputs have one row per sample."""
+    with evaluating(features), torch.no_grad():
+        Z = features(inputs)
     if not isinstance(Z, Tensor) or Z.ndim != 2 or len(Z) != len(inputs):
         shape = tuple(Z.shape) if isinstance(Z, Tensor) else type(Z).__name__
         raise ValueError(f"features must return (samples, features) for {tuple(inputs.shape)} inputs, got {shape}")
     return Z.shape[1]
 
 
-def continued(history: History, more: History) -> History:
+def concatenate_runs(history: History, more: History) -> History:
     """One history of two runs, the second of which began where the first ended."""
     if not history:
         return more

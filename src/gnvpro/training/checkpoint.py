@@ -1,10 +1,9 @@
 """Checkpoints: a run's whole state in one file, written so that a kill at any moment leaves a whole one behind.
 
-    gnvpro checkpoint 1\\n  <sha256 of the rest>\\n  <tensors, numbers and strings, by torch.save>
+    gnvpro checkpoint 2\\n  <sha256 of the rest>\\n  <tensors, numbers and strings, by torch.save>
 
 Writing goes to a file beside it, which then takes its place in one step. Reading checks the sum, and loads with
-`weights_only=True`: nothing in the file is ever executed. The fingerprint tells whose run it is; resuming another one
-is refused with the first thing that differs.
+`weights_only=True`: nothing in the file is ever executed. Whose run it is, `gnvpro.training.fingerprint` says.
 """
 
 from __future__ import annotations
@@ -15,13 +14,34 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-MAGIC = b"gnvpro checkpoint 1\n"
+from gnvpro.arguments import check_count
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file to which the state of a run is written, so that it can be resumed.
+
+    Args:
+        path: the file.
+        every: iterations between two checkpoints; one is also written when 30 seconds have passed, and on interruption.
+    """
+
+    path: str | Path
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        check_count("Checkpoint: every", self.every, 1)
+        check_writable(Path(self.path))
+
+
+MAGIC = b"gnvpro checkpoint 2\n"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
@@ -76,48 +96,27 @@ def check_same_run(path: Path, saved: Mapping[str, Any], current: Mapping[str, A
         then = saved.get(key)
         if then != now:
             raise ValueError(
-                f"checkpoint {str(path)!r} is of another run: {key} was {_shown(then)}, now it is {_shown(now)}; "
+                f"checkpoint {str(path)!r} is of another run: {key} was {_shown(then, now)}, now it is {_shown(now, then)}; "
                 "resume with the call that wrote it, or remove the file to start afresh"
             )
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+def _shown(value: Any, other: Any) -> str:
+    """A value, or the part of a long one where it differs from the other."""
+    text, against = (v if isinstance(v, str) else json.dumps(v) for v in (value, other))
+    if len(text) <= 120:
+        return text
+    same = next((i for i, (a, b) in enumerate(zip(text, against, strict=False)) if a != b), len(text))
+    first = max(0, min(same - 60, len(text) - 110))
+    return ("..." if first else "") + text[first : first + 110] + ("..." if first + 110 < len(text) else "")
 
 
-def fingerprint(model: nn.Module, tensors: Mapping[str, Tensor | None], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a run this run: the model's anatomy and frozen values, the data, the settings; not theta."""
-    anatomy = {
-        f"model parameter {name}": f"{tuple(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
-        for name, p in model.named_parameters()
-    }
-    frozen = [p for p in model.parameters() if not p.requires_grad]
-    digests = {name: _digest([tensor] if tensor is not None else []) for name, tensor in tensors.items()}
-    return {
-        "model class": type(model).__name__,
-        "model text": repr(model),
-        **anatomy,
-        "model's frozen values": _digest([*frozen, *model.buffers()]),
-        **digests,
-        **settings,
-    }
-
-
-def _digest(tensors: list[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def copied(state: Any) -> Any:
+def detached_copy(state: Any) -> Any:
     """A deep copy of nested dictionaries and lists of tensors and numbers, so that later steps do not write into it."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):
-        return {key: copied(value) for key, value in state.items()}
+        return {key: detached_copy(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(copied(value) for value in state)
+        return type(state)(detached_copy(value) for value in state)
     return state

@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
-from gnvpro.training.history import FIELDS, History, Record
 from gnvpro.minimize.status import Status
+from gnvpro.training.history import FIELDS, History, Record
 
 
 @runtime_checkable
@@ -232,3 +232,31 @@ def line(record: Record) -> str:
     return (
         f"{record.iteration:5d}  {numbers(record)}{rank}{verdict}  work {record.work:.4g}  {record.seconds:.1f} s{note}"
     )
+
+
+class _Function:
+    """A function of one record."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def begin(self, history: History, budget: float) -> None:
+        """Nothing to do."""
+
+    def record(self, record: Record) -> None:
+        """Call the function."""
+        self._function(record)
+
+    def end(self, status: Status) -> None:
+        """Nothing to do."""
+
+
+def as_listener(value: Any) -> Listener:
+    """A listener from "progress", a function of one record, or a listener."""
+    if value == "progress":
+        return progress_listener()
+    if isinstance(value, Listener):
+        return value
+    if callable(value) and not isinstance(value, type):
+        return _Function(value)
+    raise TypeError(f"listeners must be 'progress', functions of one record or objects such as CSVFile, got {value!r}")

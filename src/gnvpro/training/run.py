@@ -5,8 +5,8 @@
 Without batches there is one batch, the whole training set, and no limit on its iterations. With batches the head was only
 ever eliminated on the last of them, so it is eliminated once more over the whole training set at the end.
 
-The order of the samples is a function of seed, level and sweep, so where a run stands is told by its cursor; together
-with the method's own state it is all that a checkpoint needs.
+The order of the samples is a function of seed, level and sweep, so a cursor says where a run stands; together with the
+method's own state it is all that a checkpoint needs.
 """
 
 from __future__ import annotations
@@ -15,35 +15,64 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from gnvpro.head.eliminator import WarmStart
+from gnvpro.methods.protocol import Budget, Iterate, Method, Running, Start, State
+from gnvpro.methods.stochastic import seeded_permutation
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import loaded_bound, saved_bound
+from gnvpro.minimize.trust_region import StepReport
+from gnvpro.objectives.problem import HeldOut, Problem
 from gnvpro.training import checkpoint
-from gnvpro.network.find_head import find_head
-from gnvpro.methods.stochastic import LBFGSvpro, adam, nesterov, shuffled
-from gnvpro.methods.gnvpro import gauss_newton, gnvpro
-from gnvpro.head.eliminator import WarmStart, with_ones
+from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
-from gnvpro.methods.protocol import Iterate, Method, Settings, Start, State, Trial
-from gnvpro.network.separable import SeparableNetwork, WorkMeter, cached_chunk
-from gnvpro.objectives.reduced import Problem, ReducedObjective
-from gnvpro.training.plan import Best, Cursor, Data, Plan, score
-from gnvpro.minimize.status import Status
 
-MakeMethod = Callable[[Problem, Start, Settings, "State | None"], Method]
 
-METHODS: dict[str, MakeMethod] = {
-    "gnvpro": gnvpro,
-    "gauss-newton": gauss_newton,
-    "lbfgs-vpro": LBFGSvpro,
-    "adam": adam,
-    "nesterov": nesterov,
-}
+@dataclass(frozen=True)
+class Plan:
+    """What a run is to do."""
+
+    method: Method
+    budgets: tuple[float, ...]  # work units, one per level
+    iterations: float
+    keep_best: bool
+    patience: float  # iterations without a better validation score
+    seed: int
+    checkpoint: Checkpoint | None
+
+
+@dataclass
+class Cursor:
+    """Where a run stands."""
+
+    level: int = 0
+    sweep: int = 0
+    batch: int = 0
+    done: int = 0  # iterations on this batch
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model with the best validation score so far."""
+
+    level: int
+    score: float
+    theta: Tensor
+    W: Tensor
+
+
+def score(loss: float | None, accuracy: float | None) -> float:
+    """What "best" means on the validation set: the accuracy, or the loss where there is none."""
+    value = accuracy if accuracy is not None else -math.inf if loss is None else -loss
+    return -math.inf if math.isnan(value) else value
 
 
 class Run:
@@ -51,22 +80,15 @@ class Run:
 
     def __init__(
         self,
-        model: nn.Module,
-        head: str | None,
-        train: Data,
-        validation: Data | None,
+        problem: Problem,
+        validation: HeldOut | None,
         plan: Plan,
-        settings: Settings,
         listeners: Sequence[Listener],
-        on_iteration: Callable[[Record], object] | None,
         identity: dict[str, Any],
-        memory: float,
     ) -> None:
-        self.model, self.head, self.train, self.validation = model, head, train, validation
-        self.plan, self.settings = plan, settings
-        self.listeners, self.on_iteration, self.identity = listeners, on_iteration, identity
-        self.memory = memory
-        self.meter = WorkMeter(train.inputs.shape[0])
+        self.problem, self.validation, self.plan = problem, validation, plan
+        self.listeners, self.identity = listeners, identity
+        self.meter, self.batches = problem.meter, plan.method.parts()
         self.history = History()
         self.cursor = Cursor()
         self.best: Best | None = None
@@ -77,11 +99,6 @@ class Run:
         self._snapshot: dict[str, Any] | None = None
         self._written = (0, time.perf_counter())
         self._scores: tuple[float | None, float | None] = (None, None)
-        self.network = self._see(model)
-
-    def _see(self, model: nn.Module) -> SeparableNetwork:
-        anatomy = find_head(model, self.train.inputs[:2], self.head)
-        return SeparableNetwork(model, anatomy, self.meter, cached_chunk(self.train.inputs), self.memory)
 
     # -- the loops
 
@@ -111,8 +128,9 @@ class Run:
     def _train_level(self) -> Status:
         """Sweeps over the batches of one level."""
         cursor, status = self.cursor, Status.RUNNING
-        self.start = self.start or Start(self.network.theta())
-        while cursor.sweep < (self.plan.sweeps if self.plan.in_batches else 1):
+        self.start = self.start or Start(self.problem.theta())
+        sweeps = 1 if self.batches is None else self.batches.sweeps or math.inf
+        while cursor.sweep < sweeps:
             batches = self._batches()
             while cursor.batch < len(batches):
                 status = self._train_batch(batches[cursor.batch])
@@ -126,132 +144,122 @@ class Run:
         """Iterations on one batch; RUNNING when the next batch may follow."""
         assert self.start is not None
         share = 1.0 if samples is None else samples.numel() / self.meter.total_samples
-        limit = self._limit()
-        if self.history and self._resumed is None and self.meter.work + 2 * share > limit and samples is not None:
+        budget = Budget(self.meter, self._limit(), share, work_is_scarce=len(self.plan.budgets) > 1)
+        if self.history and self._resumed is None and samples is not None and budget.passes_left < 2:
             return Status.WORK_SPENT
-        problem = self._problem(samples)
-        settings = dataclasses.replace(self.settings, passes_left=lambda: (limit - self.meter.work) / share)
-        method = self._make_method(problem, settings)
+        problem = self.problem if samples is None else self.problem.on_samples(samples)
+        running = self._begin(problem, budget)
         while True:
-            if self.network.n_theta == 0:
+            if self.problem.network.n_theta == 0:
                 return Status.HEAD_ONLY
-            if self.plan.in_batches and self.cursor.done >= self.plan.iterations_per_batch:
+            if self.batches is not None and self.cursor.done >= self.batches.iterations:
                 break
             if len(self.history) > self.plan.iterations:
                 return Status.ITERATIONS_SPENT
-            if self.meter.work + method.next_passes * share > limit:
+            if running.next_passes > budget.passes_left:
                 return Status.WORK_SPENT
-            trial = method.iterate()
-            if trial is None:
-                if not self.plan.in_batches:
-                    return method.status
+            report = running.iterate()
+            if report is None:
+                if self.batches is None:
+                    return running.status
                 break
             self.cursor.done += 1
-            self._keep(method)
-            record = self._record(problem, method.point, method.gradient_norm(), trial)
-            self._tell(record, method)
-            if self.on_iteration is not None:
-                self.on_iteration(record)
+            self._store(running)
+            record = self._record(problem, running.point, running.gradient_norm(), report)
+            self._publish(record, running)
             if self._stalled():
                 return Status.NO_BETTER
-        self.start = Start(method.point.theta, method.point.W, method.bound, later=True)
+        self.start = Start(running.point.theta, running.point.W, running.bound, follows_batch=True)
         return Status.RUNNING
 
-    def _make_method(self, problem: Problem, settings: Settings) -> Method:
+    def _begin(self, problem: Problem, budget: Budget) -> Running:
         """The method on a batch: begun, or taken up where a checkpoint left it."""
         assert self.start is not None
         state, self._resumed = self._resumed, None
         counted = dataclasses.replace(self.meter)
-        method = METHODS[self.plan.method](problem, self.start, settings, state)
+        running = self.plan.method.begin(problem, self.start, budget, self.plan.seed, state)
         if state is not None:  # what is built again was counted before
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
         elif self.cursor.sweep == self.cursor.batch == 0:
-            if not math.isfinite(method.point.value):
+            if not math.isfinite(running.point.value):
                 raise ValueError(
                     "the model's features are not finite at its initial parameters, though inputs and parameters are; "
                     "scale the inputs or initialise the model with smaller parameters"
                 )
-            self._keep(method)
-            gradient_norm = method.gradient_norm() if self.network.n_theta else None
-            self._tell(self._record(problem, method.point, gradient_norm, None), method)
-        return method
+            self._store(running)
+            gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None
+            self._publish(self._record(problem, running.point, gradient_norm, None), running)
+        return running
 
     def _limit(self) -> float:
         """Work units that may be spent until the end of this level; one is put aside for the last elimination."""
         last = self.cursor.level + 1 == len(self.plan.budgets)
-        return sum(self.plan.budgets[: self.cursor.level + 1]) - (1 if self.plan.in_batches and last else 0)
+        return sum(self.plan.budgets[: self.cursor.level + 1]) - (1 if self.batches is not None and last else 0)
 
     def _next_level(self) -> None:
         """Refine the network; theta is prolonged, the head kept."""
-        self.network = self._see(prolongated(self.network.model))
-        self.start = Start(self.network.theta(), self.network.W())
+        self._take_model(prolongated(self.problem.network.model), self.problem.memory)
+        self.start = Start(self.problem.theta(), self.problem.W())
         self.cursor = Cursor(level=self.cursor.level + 1)
+
+    def _take_model(self, model: nn.Module, memory: float) -> None:
+        self.problem = self.problem.of_model(model, memory)
+        if self.validation is not None:
+            passes = self.problem.network.pass_plan(self.validation.inputs, memory)
+            self.validation = dataclasses.replace(self.validation, passes=passes)
 
     def _finish(self) -> None:
         """Keep the best model if asked to, eliminate its head over all samples if that is due, write the last checkpoint."""
-        if self.best is not None:
-            self.network.store(self.best.theta, self.best.W)
-        if self.plan.in_batches:
-            problem = self._problem(None)
-            start = WarmStart(self.network.W())
-            point = ReducedObjective(problem, self.settings.eliminator).start(self.network.theta(), start)
-            self.network.store(point.theta, point.W)
-            self._tell(self._record(problem, point, None, None, "head eliminated over the whole training set"), None)
+        problem = self.problem
+        if self.best is not None and self.best.level == self.cursor.level:
+            problem.store(self.best.theta, self.best.W)
+        if self.batches is not None:
+            point = problem.reduced.start(problem.theta(), WarmStart(problem.W()))
+            problem.store(point.theta, point.W)
+            note = "head eliminated over the whole training set"
+            self._publish(self._record(problem, point, None, None, note), None)
         if self.plan.checkpoint is not None:
             self._write(self._state(None))
 
-    # -- the problem
-
     def _batches(self) -> list[Tensor | None]:
-        if not self.plan.in_batches:
+        if self.batches is None:
             return [None]
-        assert self.plan.batch_size is not None
-        order = shuffled(self.meter.total_samples, self.settings.seed, self.cursor.level, self.cursor.sweep)
-        return list(order.to(self.train.inputs.device).split(self.plan.batch_size))
-
-    def _problem(self, samples: Tensor | None) -> Problem:
-        penalty = self.plan.theta_penalty.bind(self.network.model, self.network.parameters)
-        inputs, misfit = self.train.inputs, self.train.misfit
-        if samples is not None:
-            inputs, misfit = inputs[samples], misfit.take(samples, inputs.shape[0])
-        return Problem(self.network, inputs, misfit, penalty, self.plan.head_penalty)
+        order = seeded_permutation(self.meter.total_samples, self.plan.seed, self.cursor.level, self.cursor.sweep)
+        return list(order.to(self.problem.inputs.device).split(self.batches.size))
 
     # -- the records
 
-    def _keep(self, method: Method) -> None:
-        self.network.store(method.point.theta, method.point.W)
+    def _store(self, running: Running) -> None:
+        self.problem.store(running.point.theta, running.point.W)
 
     def _record(
         self,
         problem: Problem,
         point: Iterate,
         gradient_norm: float | None,
-        trial: Trial | None,
+        report: StepReport | None,
         note: str | None = None,
     ) -> Record:
         """Write down where the run stands."""
-        if trial is None or trial.accepted:
+        made = report or StepReport(accepted=True)
+        if made.accepted:
             self._validate(point.theta, point.W)
+        in_batches = self.batches is not None and note is None
         record = Record(
             iteration=len(self.history),
             loss=point.value,
             misfit=point.misfit,
             gradient_norm=gradient_norm,
-            radius=trial.radius if trial else None,
-            ratio=trial.ratio if trial else None,
-            rank=trial.rank if trial else None,
-            accepted=trial is None or trial.accepted,
+            **dataclasses.asdict(made),
             work=self.meter.work,
             seconds=time.perf_counter() - self._clock,
             inner_seconds=self.meter.inner_seconds,
             accuracy=problem.misfit.accuracy(point.outputs),
             validation_loss=self._scores[0],
             validation_accuracy=self._scores[1],
-            solver=trial.solver if trial else None,
-            damping=trial.damping if trial else None,
             level=self.cursor.level,
-            sweep=self.cursor.sweep if self.plan.in_batches and note is None else None,
-            batch=self.cursor.batch if self.plan.in_batches and note is None else None,
+            sweep=self.cursor.sweep if in_batches else None,
+            batch=self.cursor.batch if in_batches else None,
             note=note,
         )
         self.history.append(record)
@@ -261,7 +269,7 @@ class Run:
         """Score the model on the validation set, and remember it where it is the best; passes over it are not work."""
         if self.validation is None:
             return
-        outputs = with_ones(self.network.features(theta, self.validation.inputs), self.network.bias) @ W.T
+        outputs = self.problem.outputs(theta, W, self.validation)
         loss, accuracy = self.validation.misfit.value(outputs), self.validation.misfit.accuracy(outputs)
         self._scores = (loss, accuracy)
         # The best model of an earlier level is not the network that this run will return.
@@ -271,62 +279,65 @@ class Run:
             self.best = Best(self.cursor.level, score(loss, accuracy), theta.clone(), W.clone())
 
     def _stalled(self) -> bool:
-        """Whether the validation score has not improved for too long; told by the history, so a resumed run knows."""
+        """Whether the validation score has not improved for too long; read from the history, so a resumed run knows."""
         if math.isinf(self.plan.patience):
             return False
         scores = [score(r.validation_loss, r.validation_accuracy) for r in self.history if r.level == self.cursor.level]
         return len(scores) - 1 - scores.index(max(scores)) >= self.plan.patience
 
-    def _tell(self, record: Record, method: Method | None) -> None:
-        """Checkpoint first: what listeners or the user's function do must not cost the iteration."""
-        if self.plan.checkpoint is not None and method is not None:
-            self._snapshot = self._state(method)
+    def _publish(self, record: Record, running: Running | None) -> None:
+        """Checkpoint first: what listeners do must not cost the iteration."""
+        if self.plan.checkpoint is not None and running is not None:
+            self._snapshot = self._state(running)
             iterations, seconds = self._written
-            if record.iteration - iterations >= self.plan.checkpoint_every or time.perf_counter() - seconds > 30:
+            if record.iteration - iterations >= self.plan.checkpoint.every or time.perf_counter() - seconds > 30:
                 self._write(self._snapshot)
         for listener in self.listeners:
             listener.record(record)
 
     # -- checkpoints
 
-    def _state(self, method: Method | None) -> dict[str, Any]:
-        return checkpoint.copied(
+    def _state(self, running: Running | None) -> dict[str, Any]:
+        start = self.start
+        return checkpoint.detached_copy(
             {
                 "identity": self.identity,
-                "memory": self.memory,
+                "memory": self.problem.memory,
                 "cursor": dataclasses.asdict(self.cursor),
-                "method": method.state() if method else None,
-                "start": {"theta": self.start.theta, "W": self.start.W, "later": self.start.later}
-                if self.start
-                else None,
-                "theta": self.network.theta(),
-                "W": self.network.W(),
-                "best": dataclasses.asdict(self.best) if self.best else None,
+                "method": running.state() if running else None,
+                "start": start and {**vars(start), "bound": saved_bound(start.bound)},
+                "theta": self.problem.theta(),
+                "W": self.problem.W(),
+                "best": self.best and vars(self.best),
                 "sample_passes": self.meter.sample_passes,
                 "inner_seconds": self.meter.inner_seconds,
                 "seconds": time.perf_counter() - self._clock,
-                "history": json.dumps([record.to_dict() for record in self.history]),
-                "status": (self.status if method is None else Status.RUNNING).name,
+                "records": len(self.history),
+                "status": (self.status if running is None else Status.RUNNING).name,
             }
         )
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.plan.checkpoint is not None
-        checkpoint.save(self.plan.checkpoint, snapshot)
+        records = [record.to_dict() for record in self.history[: snapshot["records"]]]
+        checkpoint.save(Path(self.plan.checkpoint.path), {**snapshot, "history": json.dumps(records)})
         self._written = (len(self.history), time.perf_counter())
 
-    def resume(self, path: Path) -> None:
+    def resume(self) -> None:
         """Take up the run that the checkpoint is of."""
+        assert self.plan.checkpoint is not None
+        path = Path(self.plan.checkpoint.path)
         saved = checkpoint.load(path)
         checkpoint.check_same_run(path, saved["identity"], self.identity)
-        self.memory = saved["memory"]  # by default it depends on what was free, and with it the last bits
         self.cursor = Cursor(**saved["cursor"])
-        model = self.model
+        model = self.problem.network.model
         for _ in range(self.cursor.level):
             model = prolongated(model)
-        self.network = self._see(model)
-        self.network.store(saved["theta"], saved["W"])
-        self.start = Start(**saved["start"]) if saved["start"] else None
+        # by default memory depends on what was free, and with it the last bits
+        self._take_model(model, saved["memory"])
+        self.problem.store(saved["theta"], saved["W"])
+        start = saved["start"]
+        self.start = start and Start(**{**start, "bound": loaded_bound(start["bound"])})
         self.best = Best(**saved["best"]) if saved["best"] else None
         self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
         self._clock = time.perf_counter() - saved["seconds"]

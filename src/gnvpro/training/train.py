@@ -1,4 +1,4 @@
-"""`train`: a model, data and a loss in; the trained model and the history of its training out."""
+"""`train`: a model, samples and a loss in; the trained model and the history of its training out."""
 
 from __future__ import annotations
 
@@ -10,45 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gnvpro.training import checkpoint as checkpoints
-from gnvpro.training.arguments import (
-    check_choice,
-    check_count,
-    check_inputs,
-    check_method,
-    check_model,
-    check_number,
-    check_penalty,
-    check_runs,
-    check_sample_weight,
-    check_targets,
-    check_validation,
-    check_work,
-    evaluation_mode,
-)
-from gnvpro.network.find_head import find_head
-from gnvpro.head.eliminator import Eliminator, WarmStart
-from gnvpro.training.history import History, Record
-from gnvpro.head.least_squares import LeastSquares
-from gnvpro.training.levels import can_be_refined
-from gnvpro.training.listeners import Listener, progress_listener
-from gnvpro.problem.losses import HalfSquaredError, Loss, get_loss
-from gnvpro.network.memory import default_memory
-from gnvpro.methods.protocol import Settings
-from gnvpro.problem.misfit import Misfit
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
-from gnvpro.head.newton import Newton, NewtonKrylov
-from gnvpro.objectives.reduced import Problem, ReducedObjective, ReducedPoint
-from gnvpro.problem.penalties import Tikhonov
-from gnvpro.training.plan import Data, Plan
-from gnvpro.training.run import METHODS, Run
-from gnvpro.methods.choose_solver import SOLVERS, DenseSettings, pick_solver
+from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.methods.choose import as_method
+from gnvpro.methods.protocol import Method, Solver
 from gnvpro.minimize.status import Status
+from gnvpro.network.evaluation import evaluating, warn_of_modes
+from gnvpro.objectives.arguments import check_model, check_validation
+from gnvpro.objectives.problem import HeldOut, Problem
+from gnvpro.problem.losses import Loss
+from gnvpro.problem.penalties import Tikhonov
+from gnvpro.training.checkpoint import Checkpoint
+from gnvpro.training.fingerprint import describe, digest, model_parts
+from gnvpro.training.history import History, Record
+from gnvpro.training.levels import can_be_refined
+from gnvpro.training.listeners import Listener, as_listener
+from gnvpro.training.run import Plan, Run
 
-DENSE_HEAD = 1500  # entries of W up to which the inner Hessian is assembled
-SMALL_INPUTS = 200_000  # entries of the inputs up to which one thread is faster
+MAX_SINGLE_THREAD_ENTRIES = 200_000  # of the inputs, up to which one thread is faster
 
 
 @dataclass(frozen=True)
@@ -81,80 +61,71 @@ def train(
     targets: Any,
     *,
     loss: str | Loss,
-    method: str = "gnvpro",
-    head: str | None = None,
-    sample_weight: Any = None,
-    validation: tuple[Any, ...] | None = None,
+    method: str | Method = "gnvpro",
+    solver: str | Solver | None = None,
     theta_penalty: float | Tikhonov | None = None,
     head_penalty: float | None = None,
+    sample_weight: Any = None,
+    validation: tuple[Any, ...] | None = None,
     work: float | Sequence[float] = 600.0,
     iterations: int | None = None,
-    solver: str = "auto",
-    dense: DenseSettings | None = None,
-    memory: float | None = None,
-    max_rank: int = 20,
-    rtol: float = 1e-2,
-    batch_size: int | None = None,
-    iterations_per_batch: int = 3,
-    sweeps: int | None = None,
     levels: int = 1,
-    learning_rate: float = 1e-3,
     keep: str = "last",
     patience: int | None = None,
-    eliminator: Eliminator | None = None,
+    memory: float | None = None,
     seed: int = 0,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 5,
+    checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
-    progress: bool = False,
-    listeners: Sequence[Listener] = (),
-    on_iteration: Callable[[Record], object] | None = None,
+    listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
 ) -> Result:
     """Train the model in place.
 
     Args:
-        model: any nn.Module whose output is that of an nn.Linear, or of a 1x1 nn.Conv2d. Parameters with
+        model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. Parameters with
             requires_grad=False stay as they are.
         inputs: what the model takes, samples first.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "gauss-newton", "adam" and
-            "nesterov" train theta and W together, from the eliminated head.
-        head: the name of the last layer; found by running the model when not given.
-        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter.
-        validation: a pair (inputs, targets), or these and weights, whose loss (and accuracy) is
-            recorded at every accepted step.
-        theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
-        head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
+            "nesterov" train theta and W together, from the eliminated head. Or an object with settings, such as
+            `gnvpro.Adam(lr=1e-2, batch_size=128)` or `gnvpro.GNvpro(batches=gnvpro.Batches(10_000))`.
+        solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
+            thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
+            settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps
+            first as long as they pay. The history says which it was.
+        theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Left out: 1e-10 for least squares, else 1e-4.
+        head_penalty: alpha in alpha/2 |W|^2, the bias included. Left out: the same.
+        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter. Left out, all
+            samples count the same.
+        validation: a pair (inputs, targets), or these and weights, whose loss (and accuracy) is recorded at every accepted
+            step. Left out, nothing is validated.
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
-            0 eliminates the head at the given theta and does nothing else.
-        iterations: cap on the iterations, all levels and batches together.
-        solver: of "gnvpro": "dense" takes exact steps from the whole Gauss-Newton matrix, for up to a few thousand
-            parameters; "krylov" the paper's steps; "hybrid" quasi-Newton steps between these; "auto" is dense or hybrid by
-            size, begins with cheaper steps as long as they pay, and the history tells what it chose.
-        dense: settings of the dense solver, for example `gnvpro.DenseSettings(geodesic=False)`.
-        memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
-            computed again for every derivative: slower, and the same result. Default: an eighth of the machine's memory, or
-            half of what is free where that is less. The data, and features and outputs in float64, come on top.
-        max_rank: largest Krylov space; it costs two work units a dimension.
-        rtol: relative residual at which the Krylov space is large enough.
-        batch_size: samples a batch. For "adam" and "nesterov" the usual mini-batches (default 32); for the other methods
-            large random parts of the training set, each trained on for a few iterations (default: the whole set).
-        iterations_per_batch: how many, for methods other than "adam" and "nesterov".
-        sweeps: over all batches, reshuffled each time; without it, as many as the work budget allows.
+            0 eliminates the head at the given theta and does nothing else. Left out: 600.
+        iterations: cap on the iterations, all levels and batches together. Left out, work alone is the limit.
         levels: how often to train; between, the network is refined by its `prolongated()` (see `gnvpro.networks.NeuralODE`).
-            `result.model` is then the deepest network; the model given stays as trained on the first level.
-        learning_rate: of "adam" and "nesterov".
-        keep: "last" or "best", the model with the best validation accuracy, or loss where there is no accuracy.
-        patience: iterations without a better validation accuracy (or loss) after which to stop; without it, never.
-        eliminator: how the head is eliminated, for example `gnvpro.NewtonKrylov(max_rank=15)`; chosen by default.
-        seed: of everything random.
-        checkpoint: a file to which the state of the run is written every few iterations and on interruption.
-        checkpoint_every: how many iterations between two checkpoints; one is also written when 30 seconds have passed.
-        resume: whether to go on from the checkpoint if the file exists. The result is that of a run never interrupted.
-        progress: whether to show a progress bar, or lines where there is no terminal.
-        listeners: objects that hear of every record, such as `gnvpro.listeners.CSVFile`.
-        on_iteration: called with the `Record` of every iteration, when the model holds the last accepted theta and W.
+            `result.model` is then the deepest network; the model given stays as trained on the first level. Left out: once.
+        keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy.
+        patience: iterations without a better validation accuracy (or loss) after which to stop; left out, never.
+        memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
+            computed again for every derivative: slower, and the same result. Left out: an eighth of the machine's memory, or
+            half of what is free where that is less. The data, and features and outputs in float64, come on top.
+        seed: of everything random, which is the order of batches. Left out: 0.
+        checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
+            `gnvpro.Checkpoint` that says how often. Left out, nothing is written.
+        resume: whether to go on from the checkpoint if the file exists. The result is bit for bit that of a run never
+            interrupted. Left out, a run begins afresh.
+        listeners: what watches the run, one or several: "progress" for a progress bar (lines where there is no terminal), a
+            function of one `Record`, called when the model holds the last accepted theta and W, or an object such as
+            `gnvpro.listeners.CSVFile("history.csv")`. Left out, nothing is shown.
+
+    Returns:
+        The model, why the run ended, and its history.
+
+    Raises:
+        ValueError, TypeError: an argument cannot be used; the message names it and says what to do. The model is as it was.
+
+    While it runs on small inputs (fewer than 200,000 entries), torch uses one thread in the whole process, which is faster
+    there; afterwards as many as before.
 
     Example:
         >>> import torch, gnvpro
@@ -166,36 +137,25 @@ def train(
         >>> bool(torch.allclose(model(inputs), targets, atol=1e-2))
         True
     """
-    check_model(model)
-    objective = get_loss(loss)
-    default_penalty = 1e-10 if isinstance(objective, HalfSquaredError) else 1e-4
-    check_choice("solver", solver, SOLVERS)
-    if solver == "dense" and method != "gnvpro":
-        raise ValueError(f"solver='dense' is a solver of method='gnvpro', got method={method!r}; leave solver out")
-    stochastic_batch = 32 if batch_size is None else check_count("batch_size", batch_size, 1)
+    chosen = as_method(method, solver)
+    several = isinstance(listeners, Sequence) and not isinstance(listeners, str)
+    watchers = [as_listener(each) for each in (listeners if several else [listeners])]  # type: ignore[union-attr]
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
     plan = Plan(
-        method=check_choice("method", method, METHODS),
-        theta_penalty=check_penalty(default_penalty if theta_penalty is None else theta_penalty),
-        head_penalty=check_number("head_penalty", default_penalty if head_penalty is None else head_penalty, 0.0),
+        method=chosen,
         budgets=check_work(work, check_count("levels", levels, 1)),
         iterations=math.inf if iterations is None else check_count("iterations", iterations, 0),
-        batch_size=batch_size,
-        iterations_per_batch=check_count("iterations_per_batch", iterations_per_batch, 1),
-        sweeps=math.inf if sweeps is None else check_count("sweeps", sweeps, 1),
         keep_best=check_choice("keep", keep, ("last", "best")) == "best",
         patience=math.inf if patience is None else check_count("patience", patience, 1),
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        checkpoint_every=check_count("checkpoint_every", checkpoint_every, 1),
+        seed=check_count("seed", seed, 0),
+        checkpoint=checkpoint,
     )
-    budget = default_memory() if memory is None else check_number("memory", memory, 0.0, strict=True)
-    max_rank = check_count("max_rank", max_rank, 1)
-    rtol = check_number("rtol", rtol, 0.0)
-    learning_rate = check_number("learning_rate", learning_rate, 0.0, strict=True)
-    seed = check_count("seed", seed, 0)
+    check_model(model)
     if plan.keep_best and validation is None:
-        raise ValueError('keep="best" needs validation=(inputs, targets) to tell which model is best')
+        raise ValueError('keep="best" needs validation=(inputs, targets) to know which model is best')
     if patience is not None and validation is None:
-        raise ValueError(f"patience={patience} needs validation=(inputs, targets) to tell what is better")
+        raise ValueError(f"patience={patience} needs validation=(inputs, targets) to know what is better")
     if levels > 1 and not can_be_refined(model):
         raise ValueError(
             f"levels={levels} needs a model with a module that has a method prolongated(), such as "
@@ -203,61 +163,37 @@ def train(
         )
     if resume and plan.checkpoint is None:
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
-    if plan.checkpoint is not None:
-        checkpoints.check_writable(plan.checkpoint)
-    check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
-    if on_iteration is not None and not callable(on_iteration):
-        raise TypeError(f"on_iteration must be a function of one record, got {on_iteration!r}")
-    inputs = check_inputs("inputs", inputs, model)
-    weights = check_sample_weight("sample_weight", sample_weight, inputs)
-
-    with evaluation_mode(model), suitable_threads(inputs.numel()):
-        network = SeparableNetwork(model, find_head(model, inputs[:2], head), WorkMeter(inputs.shape[0]), memory=budget)
-        penalty = plan.theta_penalty.bind(model, network.parameters)
-        data = Data(inputs, check_targets("targets", targets, inputs, network, objective, weights))
-        if weights is not None:
-            data = data.where(weights > 0)
-        held_out = None
-        if validation is not None:
-            val_inputs, val_targets, val_weight = check_validation(validation)
-            val_inputs = check_inputs("validation inputs", val_inputs, model)
-            check_runs("validation inputs", val_inputs, network)
-            val_weight = check_sample_weight("validation weights", val_weight, val_inputs)
-            held_out = Data(
-                val_inputs, check_targets("validation targets", val_targets, val_inputs, network, objective, val_weight)
-            )
-        eliminator = eliminator or default_eliminator(objective, network)
-        exact = dense or DenseSettings()
-        if solver == "dense":  # whether it can be used is told before any work
-            pick_solver(
-                solver, Problem(network, data.inputs, data.misfit, penalty, plan.head_penalty), eliminator, exact
-            )
-        settings = Settings(
-            eliminator,
-            solver,
-            exact,
-            max_rank,
-            rtol,
-            learning_rate,
-            stochastic_batch,
-            seed,
-            passes_left=lambda: math.inf,
-            by_work=len(plan.budgets) > 1,
-        )
-        watchers = [*listeners, *([progress_listener()] if progress else [])]
-        identity = run_identity(model, data, held_out, plan, settings, objective, memory) if plan.checkpoint else {}
-        run = Run(model, head, data, held_out, plan, settings, watchers, on_iteration, identity, budget)
-        if resume and plan.checkpoint is not None and plan.checkpoint.exists():
-            run.resume(plan.checkpoint)
+    problem = Problem(
+        model,
+        inputs,
+        targets,
+        loss=loss,
+        theta_penalty=theta_penalty,
+        head_penalty=head_penalty,
+        sample_weight=sample_weight,
+        head=chosen.head,
+        eliminator=chosen.eliminator,
+        memory=memory,
+    )
+    warn_of_modes(model, stacklevel=3)
+    with evaluating(model), suitable_threads(problem.inputs.numel()):
+        held_out = None if validation is None else problem.held_out(*check_validation(validation))
+        trouble = chosen.why_not(problem)
+        if trouble is not None:
+            raise ValueError(trouble)
+        identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan, memory)
+        run = Run(problem, held_out, plan, watchers, identity)
+        if resume and plan.checkpoint is not None and Path(plan.checkpoint.path).exists():
+            run.resume()
         status = run.run()
-        return Result(run.network.model, status, run.history)
+        return Result(run.problem.network.model, status, run.history)
 
 
 @contextmanager
 def suitable_threads(entries: int) -> Iterator[None]:
     """One thread where arrays are so small that several would mostly wait for each other; as many as before afterwards."""
     before = torch.get_num_threads()
-    if entries < SMALL_INPUTS:
+    if entries < MAX_SINGLE_THREAD_ENTRIES:
         torch.set_num_threads(1)
     try:
         yield
@@ -265,74 +201,39 @@ def suitable_threads(entries: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def default_eliminator(loss: Loss, network: SeparableNetwork) -> Eliminator:
-    """The SVD for least squares; Newton's method for other losses, on Krylov spaces where the head is large."""
-    if isinstance(loss, HalfSquaredError):
-        return LeastSquares()
-    entries = network.n_targets * (network.n_features + network.bias)
-    return Newton() if entries <= DENSE_HEAD else NewtonKrylov()
+def check_work(work: object, levels: int) -> tuple[float, ...]:
+    """The budget of each level: an even share of one number, or one number each."""
+    if isinstance(work, list | tuple):
+        if len(work) != levels:
+            raise ValueError(f"work must be one number, or one per level: got {len(work)} numbers for levels={levels}")
+        return tuple(check_number("work", part, 0.0) for part in work)
+    return (check_number("work", work, 0.0) / levels,) * levels
 
 
-def run_identity(
-    model: nn.Module,
-    data: Data,
-    held_out: Data | None,
-    plan: Plan,
-    settings: Settings,
-    loss: Loss,
-    memory: float | None,
-) -> dict[str, Any]:
+def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan, memory: float | None) -> dict[str, str]:
     """Everything that decides the numbers of a run, except where theta starts."""
-    operator = plan.theta_penalty.operator
-    return checkpoints.fingerprint(
-        model,
-        {
-            "inputs": data.inputs,
-            "targets": data.misfit.targets,
-            "sample_weight": data.misfit.weights,
-            "validation inputs": held_out.inputs if held_out else None,
-            "validation targets": held_out.misfit.targets if held_out else None,
-            "validation weights": held_out.misfit.weights if held_out else None,
-        },
-        {
-            "loss": type(loss).__qualname__,
-            "method": plan.method,
-            "theta_penalty": plan.theta_penalty.alpha,
-            "theta_penalty's operator": getattr(operator, "__qualname__", type(operator).__qualname__),
-            "head_penalty": plan.head_penalty,
-            "work": list(plan.budgets),
-            "iterations": plan.iterations,
-            "max_rank": settings.max_rank,
-            "rtol": settings.rtol,
-            "batch_size": plan.batch_size,
-            "iterations_per_batch": plan.iterations_per_batch,
-            "sweeps": plan.sweeps,
-            "learning_rate": settings.learning_rate,
-            "keep": "best" if plan.keep_best else "last",
-            "patience": plan.patience,
-            "eliminator": repr(settings.eliminator),
-            "solver": settings.solver,
-            "dense": repr(settings.dense),
-            "memory": memory,
-            "seed": settings.seed,
-        },
-    )
-
-
-def reduced_point(
-    model: nn.Module,
-    inputs: Tensor,
-    misfit: Misfit,
-    theta_penalty: float | Tikhonov,
-    head_penalty: float,
-    memory: float | None = None,
-) -> ReducedPoint:
-    """The reduced objective at the model's own theta: its value, gradient, curvature and inner Hessian there."""
-    with evaluation_mode(model):
-        budget = default_memory() if memory is None else memory
-        anatomy = find_head(model, inputs[:2], None)
-        network = SeparableNetwork(model, anatomy, WorkMeter(inputs.shape[0]), memory=budget)
-        penalty = check_penalty(theta_penalty).bind(model, network.parameters)
-        problem = Problem(network, inputs, misfit, penalty, head_penalty)
-        objective = ReducedObjective(problem, default_eliminator(misfit.loss, network))
-        return objective.start(network.theta(), WarmStart(network.W()))
+    samples = {"": (problem.inputs, problem.misfit)}
+    if held_out is not None:
+        samples["validation "] = (held_out.inputs, held_out.misfit)
+    settings = {
+        "loss": problem.loss,
+        "theta_penalty": problem.penalty,
+        "head_penalty": problem.head_penalty,
+        "eliminator": problem.eliminator,
+        "head": problem.network.location.head_name,
+        "method": plan.method,
+        "work": plan.budgets,
+        "iterations": plan.iterations,
+        "keep": "best" if plan.keep_best else "last",
+        "patience": plan.patience,
+        "memory": memory,
+        "seed": plan.seed,
+        "validation": held_out is not None,
+    }
+    return {
+        **model_parts(problem.network.model),
+        **{f"{name}inputs": digest([inputs]) for name, (inputs, _) in samples.items()},
+        **{f"{name}targets": digest([misfit.targets]) for name, (_, misfit) in samples.items()},
+        **{f"{name}sample_weight": digest([misfit.weights]) for name, (_, misfit) in samples.items()},
+        **{name: describe(name, value) for name, value in settings.items()},
+    }

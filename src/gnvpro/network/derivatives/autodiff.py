@@ -27,7 +27,7 @@ class FeatureLinearization:
     vjp: Callable[[Tensor], Tensor]
     # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
     jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
-    forget: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
+    free: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
 
 
 def linearize_by_autodiff(

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.layers import LinearLayer
-from gnvpro.network.derivatives.chain import Chain, Linearization
-from gnvpro.networks.flow import FlowLinearization
 from gnvpro.linalg.symmetric_products import pairs, places
+from gnvpro.network.derivatives.chain import Chain, Linearization
+from gnvpro.network.derivatives.layers import LinearLayer
 from gnvpro.network.derivatives.rules import Layer
+from gnvpro.networks.flow import FlowLinearization
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, Pointwise
 from gnvpro.linalg.columns import times
+from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, Pointwise
 
 Layer = LinearLayer | ConvLayer | Pointwise | Fixed
 Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]

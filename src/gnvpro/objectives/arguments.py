@@ -1,55 +1,22 @@
-"""Checking what a user passed to `train`, before any work and with the model untouched.
+"""Checking the model and the samples of a problem, before any work and with the model untouched.
 
 Every error names the argument, says what was got and what to do instead.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-import numbers
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.find_head import Anatomy
+from gnvpro.arguments import check_number
+from gnvpro.network.find_head import HeadLocation
+from gnvpro.network.passes import PassPlan
+from gnvpro.network.separable import SeparableNetwork
 from gnvpro.problem.losses import Loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
-from gnvpro.network.separable import SeparableNetwork
 from gnvpro.problem.penalties import Tikhonov
-
-
-def check_choice(name: str, value: object, known: Iterable[str]) -> str:
-    """One of a few words; the nearest one is offered for any other."""
-    choices = list(known)
-    if value in choices:
-        return str(value)
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(map(repr, choices))}"
-    raise ValueError(f"{name}={value!r} is not known; {hint}")
-
-
-def check_number(name: str, value: object, least: float, strict: bool = False) -> float:
-    """A finite real number of at least (or, strictly, above) some bound."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value)
-    if not math.isfinite(number) or number < least or (strict and number == least):
-        raise ValueError(f"{name} must be {'above' if strict else 'at least'} {least:g} and finite, got {value!r}")
-    return number
-
-
-def check_count(name: str, value: object, least: int) -> int:
-    """A whole number of at least some bound."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
-    return int(value)
 
 
 def check_penalty(value: float | Tikhonov) -> Tikhonov:
@@ -99,7 +66,7 @@ def check_sample_weight(name: str, weights: object, inputs: Tensor) -> Tensor | 
         return None
     tensor = _as_tensor(name, weights)
     if tuple(tensor.shape) != (inputs.shape[0],):
-        raise ValueError(f"{name} must have shape ({inputs.shape[0]},), one a sample, got {tuple(tensor.shape)}")
+        raise ValueError(f"{name} must have shape ({inputs.shape[0]},), one per sample, got {tuple(tensor.shape)}")
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     _check_finite(name, tensor)
@@ -131,7 +98,7 @@ def check_targets(
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     _check_finite(name, tensor)
-    _check_shape(name, tensor, network.anatomy)
+    _check_shape(name, tensor, network.location)
     try:
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
     except ValueError as error:
@@ -152,39 +119,11 @@ def check_validation(validation: object) -> tuple[object, object, object]:
 def check_runs(name: str, inputs: Tensor, network: SeparableNetwork) -> None:
     """Whether the model takes these inputs, tried on a few samples."""
     try:
-        network.features(network.theta(), inputs[:2])
+        network.features(network.theta(), inputs[:2], PassPlan(2))
     except Exception as error:
         raise ValueError(
             f"the model cannot be run on {name} of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
         ) from error
-
-
-def check_method(name: str, value: object, method: str, example: str) -> None:
-    """None, or an object with a method to call."""
-    if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
-        raise TypeError(f"{name} must be {example}, got {value!r}")
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode, and every module back into its own mode afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    random = [m for m in modes if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
-    normed = [m for m in modes if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    if any(modes[m] for m in [*random, *normed]):
-        kinds = sorted({type(m).__name__ for m in [*random, *normed]})
-        warnings.warn(
-            f"the model has {', '.join(kinds)}: gnvpro trains in evaluation mode (no dropout, running statistics fixed), "
-            "since its objective must be the same function at every call; each module's mode is restored afterwards",
-            UserWarning,
-            stacklevel=4,
-        )
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:
@@ -205,26 +144,17 @@ def _check_finite(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} holds NaN or infinity, first in sample {sample}; remove or fill such samples")
 
 
-def _check_shape(name: str, targets: Tensor, anatomy: Anatomy) -> None:
+def _check_shape(name: str, targets: Tensor, location: HeadLocation) -> None:
     """Where the head runs on many positions of a sample, targets must name a value or a label for each."""
-    shape = anatomy.output_shape
+    shape = location.output_shape
     if len(shape) == 1:
         if targets.ndim > 2:
             raise ValueError(f"{name} must have shape (samples,) or (samples, {shape[0]}), got {tuple(targets.shape)}")
         return
-    channel = 0 if isinstance(anatomy.head, nn.Conv2d) else len(shape) - 1
+    channel = 0 if isinstance(location.head, nn.Conv2d) else len(shape) - 1
     labels = shape[:channel] + shape[channel + 1 :]
     if tuple(targets.shape[1:]) not in (shape, labels):
         raise ValueError(
             f"{name} must have shape (samples, {', '.join(map(str, shape))}) like the model's output, or "
             f"(samples, {', '.join(map(str, labels))}) for labels; got {tuple(targets.shape)}"
         )
-
-
-def check_work(work: object, levels: int) -> tuple[float, ...]:
-    """The budget of each level: an even share of one number, or one number each."""
-    if isinstance(work, list | tuple):
-        if len(work) != levels:
-            raise ValueError(f"work must be one number, or one a level: got {len(work)} numbers for levels={levels}")
-        return tuple(check_number("work", part, 0.0) for part in work)
-    return (check_number("work", work, 0.0) / levels,) * levels

@@ -1,0 +1,32 @@
+"""A value that is made when it is first asked for, and that says whether it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Calls `make` at the first use.
+
+    >>> value = Once(lambda: 3)
+    >>> value.made, value(), value.made
+    (False, 3, True)
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make: Callable[[], T] | None = make
+        self._value: T
+
+    @property
+    def made(self) -> bool:
+        """Whether the value exists."""
+        return self._make is None
+
+    def __call__(self) -> T:
+        """The value."""
+        if self._make is not None:
+            self._value, self._make = self._make(), None
+        return self._value

@@ -1,0 +1,63 @@
+"""The minimum of a quadratic model within a radius, from the eigenvalues of its matrix: one secular equation.
+
+    y  =  argmin  1/2 y' diag(e) y - b'y     within |y| <= radius
+    y  =  b / (e + damping),     damping = 0 where that is inside, else the root of |y| = radius
+
+Curvature that is rounding error is not divided by. Where the least eigenvalue is truly negative and b has no part along its
+eigenvector, no damping gives a step as long as the radius (the hard case): the step at damping = -e_min is then lengthened
+along that eigenvector.
+
+Legend: Delta -> radius, lambda -> damping.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+Array = NDArray[np.floating]
+
+ROUNDING = 1e-14  # curvature below this share of the largest is rounding error
+
+
+def divide(b: Array, denominator: Array, least: float) -> Array:
+    """b / denominator, and zero where the denominator is not above `least`."""
+    return np.divide(b, denominator, out=np.zeros_like(b), where=denominator > least)
+
+
+def within_radius(e: Array, b: Array, radius: float) -> tuple[Array, float]:
+    """The minimiser and its damping, for ascending e."""
+    cut = ROUNDING * float(np.abs(e).max())
+    least = float(e[0])
+    lower = -least if least < -cut else 0.0
+    y = divide(b, e + lower, cut)
+    if np.linalg.norm(y) <= radius:
+        if lower == 0.0:
+            return y, 0.0
+        if np.linalg.norm(b[e + lower <= cut]) <= 1e-12 * np.linalg.norm(b):
+            # the hard case: go on to the boundary, where the curvature is negative
+            y[0] = math.sqrt(max(radius**2 - float(y @ y), 0.0))
+            return y, lower
+    kept = b if lower > 0.0 else np.where(e > cut, b, 0.0)
+    damping = damping_for(e, kept, radius, lower)
+    y = divide(kept, e + damping, 0.0)
+    # The root is good to rounding; so should "on the sphere" be.
+    return y * (radius / np.linalg.norm(y)), damping
+
+
+def damping_for(e: Array, b: Array, radius: float, lower: float = 0.0) -> float:
+    """The damping above `lower` under which |b / (e + damping)| is the radius; `lower` where it is shorter there."""
+
+    def gap(damping: float) -> float:
+        norm = float(np.linalg.norm(divide(b, e + damping, 0.0)))
+        return 1.0 / radius - (1.0 / norm if norm > 0 else math.inf)
+
+    # |y| <= |b| / (least + damping), so at `upper` the step is inside for certain, rounding included.
+    upper = max(float(np.linalg.norm(b)) / radius - float(e.min()), lower) * (1 + 1e-10) + 1e-300
+    start = lower + 1e-15 * (upper - lower) if lower > 0.0 else 0.0
+    if gap(start) <= 0.0:
+        return lower
+    return float(brentq(gap, start, upper, xtol=1e-300, rtol=1e-14, maxiter=500))

@@ -1,0 +1,37 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gnvpro.arguments import check_choice
+from gnvpro.methods.gnvpro import GaussNewton, GNvpro
+from gnvpro.methods.lbfgs import LBFGSvpro
+from gnvpro.methods.protocol import Method, Solver
+from gnvpro.methods.stochastic import Adam, Nesterov
+
+METHODS: dict[str, Callable[[], Method]] = {
+    kind.name: kind for kind in (GNvpro, GaussNewton, LBFGSvpro, Adam, Nesterov)
+}
+
+
+def as_method(method: str | Method, solver: str | Solver | None) -> Method:
+    """The method of that name with its defaults, or the object itself; with this solver, where one is given."""
+    if isinstance(method, str):
+        method = METHODS[check_choice("method", method, METHODS)]()
+    elif isinstance(method, type) or not callable(getattr(method, "begin", None)):
+        raise TypeError(
+            f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.Adam(lr=1e-3) "
+            f"(your own: subclass gnvpro.Method), got {method!r}"
+        )
+    if solver is None:
+        return method
+    if not isinstance(method, GNvpro | GaussNewton):
+        raise ValueError(
+            f"solver={solver!r} is for method='gnvpro', got method={method.name!r}, which makes its steps itself; "
+            "leave solver out"
+        )
+    if method.solver != type(method)().solver:
+        raise ValueError(f"solver={solver!r} is given beside method={method!r}, which has one; give it in one place")
+    return replace(method, solver=solver)  # type: ignore[arg-type]  # checked by the method

@@ -1,0 +1,212 @@
+"""The trust-region loop as a running method, one class for each way to build the local models.
+
+Steps             any local model, such as those on Krylov spaces       reduced or full objective
+QuasiNewtonSteps  quasi-Newton directions, Krylov spaces in between     reduced
+DenseSteps        the whole matrix                                      reduced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from gnvpro.methods.protocol import Budget, State, point_state
+from gnvpro.minimize.dense_model import DenseModel, scaled_metric
+from gnvpro.minimize.krylov import KrylovModel, krylov_model
+from gnvpro.minimize.line_model import SHORTEST_FRACTION, LineModel, SearchRule
+from gnvpro.minimize.quasi_newton import QuasiNewton
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Bound, LineSearchBound, LocalModel, NielsenRule, RadiusRule, StepRule
+from gnvpro.minimize.trust_region import Point, StepReport, TrustRegion
+from gnvpro.objectives.full import FullPoint
+from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
+from gnvpro.objectives.geodesic import Geodesic
+from gnvpro.objectives.reduced import ReducedPoint
+
+P = TypeVar("P", ReducedPoint, FullPoint)
+
+
+@dataclass
+class KrylovWithinBudget:
+    """Krylov spaces no larger than the work budget leaves room for, the trial and its gradient counted."""
+
+    max_rank: int
+    rtol: float
+    budget: Budget
+    cap: int = 0
+
+    def __call__(self, point: Point) -> KrylovModel:
+        """The local model at a point."""
+        affordable = max(1.0, (self.budget.passes_left - 2) // 2)
+        self.cap = int(min(self.max_rank, affordable))
+        return self.build(point)
+
+    def build(self, point: Point) -> KrylovModel:
+        """The local model with the cap as it is: the budget was another when it was built first."""
+        return krylov_model(point, self.cap, self.rtol)
+
+    def pays(self) -> bool:
+        """Whether the budget lasts for a space and as many passes again for steps that use what it learnt."""
+        return self.budget.passes_left > 4 * self.max_rank
+
+    def state(self) -> State:
+        """The cap."""
+        return {"cap": self.cap}
+
+    def resume(self, state: State) -> None:
+        """Take up the cap."""
+        self.cap = state["cap"]
+
+
+class Steps(Generic[P]):
+    """The loop from a point on, with models that a function builds."""
+
+    least_passes = 4  # of a model and its trial: a Krylov space of one dimension, the trial, its gradient
+
+    def __init__(
+        self,
+        name: str,
+        point: P,
+        objective: Any,
+        build: Callable[[P], LocalModel],
+        budget: Budget,
+        bound: Bound | None = None,
+        rule: StepRule | None = None,
+    ) -> None:
+        self.name, self.budget = name, budget
+        self.build: Callable[[P], LocalModel] = build
+        self.region: TrustRegion[P] = TrustRegion(objective, build, point, bound, rule)
+
+    @property
+    def status(self) -> Status:
+        """Why the loop cannot go on."""
+        return self.region.status
+
+    @property
+    def point(self) -> P:
+        """The last accepted model."""
+        return self.region.point
+
+    @property
+    def bound(self) -> Bound | None:
+        """What bounds the next trial."""
+        return self.region.bound
+
+    @property
+    def next_passes(self) -> int:
+        """A trial and the gradient after it, and the model where there is none yet."""
+        return 2 if self.region.model is not None else self.least_passes
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient; None where the budget has no room for it."""
+        if not self.point.has_gradient and self.budget.passes_left < 1:
+            return None
+        return float(torch.linalg.vector_norm(self.point.gradient()))
+
+    def iterate(self) -> StepReport | None:
+        """One trial step."""
+        report = self.region.iterate()
+        return report and replace(report, damping=None, solver=self.name)
+
+    @property
+    def builder(self) -> Any:
+        """What builds the models, where it remembers something."""
+        return self.build if hasattr(self.build, "resume") else None
+
+    def state(self) -> State:
+        """The point, how its head was found, the loop, and what the builder remembers."""
+        return {
+            **point_state(self.point.x, getattr(self.point, "start", None)),
+            **self.region.state(),
+            "has_gradient": self.point.has_gradient,
+            "builder": self.builder.state() if self.builder else None,
+        }
+
+    def resume(self, state: State) -> None:
+        """Build again what there was at the point."""
+        if state["has_gradient"]:
+            self.point.gradient()
+        if self.builder:
+            self.builder.resume(state["builder"])
+        self.region.resume(state, self.builder.build if self.builder else None)
+
+
+class QuasiNewtonSteps(Steps[ReducedPoint]):
+    """Quasi-Newton steps between Krylov spaces."""
+
+    def __init__(
+        self,
+        name: str,
+        point: ReducedPoint,
+        builder: KrylovWithinBudget,
+        may_build: Callable[[], bool],
+        bound: Bound | None = None,
+    ) -> None:
+        self.quasi_newton = QuasiNewton(builder, may_build)
+        super().__init__(name, point, point.problem.reduced, self.quasi_newton, builder.budget, bound, SearchRule())
+
+    def iterate(self) -> StepReport | None:
+        """One trial step; a quasi-Newton direction that only leads up is given up for a Krylov space."""
+        bound = self.region.bound
+        too_short = isinstance(bound, LineSearchBound) and bound.fraction < SHORTEST_FRACTION
+        if too_short and isinstance(self.region.model, LineModel):
+            self.region.replace_model(self.quasi_newton.force_krylov(self.point))
+        return super().iterate()
+
+
+class DenseSteps(Steps[ReducedPoint]):
+    """Exact steps: the gradient comes with the matrix."""
+
+    def __init__(
+        self,
+        name: str,
+        point: ReducedPoint,
+        builder: MatrixBuilder,
+        budget: Budget,
+        bound: Bound | None,
+        begun_at: Tensor,
+        *,
+        scaling: float,
+        geodesic: bool,
+        damped: bool,
+    ) -> None:
+        self.matrix_passes = builder.passes(point.problem)
+        self.geodesic, self.begun_at = geodesic, begun_at  # theta that decided on the subspace of all matrices
+
+        def build(point: ReducedPoint) -> LocalModel:
+            made = builder.build(point)
+            metric = scaled_metric(made.subspace.parameter_means(made.matrix.diagonal()), scaling)
+            model = DenseModel(made.matrix, made.subspace.reduce(made.gradient), metric, made.subspace.expand)
+            return Geodesic(point, made, model) if geodesic else model
+
+        rule = NielsenRule() if damped else RadiusRule()
+        super().__init__(name, point, point.problem.reduced, build, budget, bound, rule)
+
+    @property
+    def _model_passes(self) -> int:
+        """Passes that the matrix still costs."""
+        return 0 if self.region.model is not None else self.matrix_passes
+
+    @property
+    def next_passes(self) -> int:
+        """A trial, the probe of the geodesic correction, and a matrix where there is none yet."""
+        return 1 + self.geodesic + self._model_passes
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient, which comes with the matrix; None where the budget has no room for it."""
+        if self._model_passes > self.budget.passes_left:
+            return None
+        return float(torch.linalg.vector_norm(self.region.build().gradient))
+
+    def iterate(self) -> StepReport | None:
+        """One trial step."""
+        report = self.region.iterate()
+        return report and replace(report, solver=self.name)
+
+    def state(self) -> State:
+        """And where it began."""
+        return {**super().state(), "begun_at": self.begun_at}

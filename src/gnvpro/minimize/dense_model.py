@@ -1,0 +1,99 @@
+"""The exact step: the Gauss-Newton matrix A as a matrix, and every radius or damping from it.
+
+    solve_damped   (A + damping D) s = -g                          one Cholesky factorisation
+    solve_within   argmin g's + 1/2 s'A s,   |s|_D <= radius       one eigen-decomposition of D^(-1/2) A D^(-1/2) for all radii
+
+The norm |s|_D = sqrt(s'D s) says what a step of length one is. D holds one number for each parameter tensor P,
+
+    D_P = (mean of diag A over P / the largest such mean)^scaling      0: plain norm;  1: Marquardt's, tensor by tensor
+
+In the plain norm the damping that the stiffest tensor needs holds back all others: where inputs are about 0.02, a bias has 1000
+times the curvature of the weights beside it, and those hardly move. Fully scaled steps are long where the matrix knows
+little and overfit.
+
+A is positive semi-definite up to rounding; see `gnvpro.linalg.secular` for the directions in which it is not.
+
+Legend: Delta -> radius, lambda -> damping, D -> metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.linalg.cholesky import damped_cholesky
+from gnvpro.linalg.secular import ROUNDING, within_radius
+from gnvpro.minimize.step_rules import Step
+
+LEAST_CURVATURE = 1e-8  # of the largest mean: a tensor that moves nothing here must not be free to move anywhere
+
+
+class DenseModel:
+    """The local model with the whole matrix, in coordinates y of the step: `expand` makes the step in x."""
+
+    def __init__(self, matrix: Tensor, gradient: Tensor, metric: Tensor, expand: Callable[[Tensor], Tensor]) -> None:
+        self.matrix, self.gradient, self.metric, self.expand = matrix, gradient, metric, expand
+        self._factor: tuple[float, Tensor] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space its steps come from."""
+        return len(self.gradient)
+
+    @cached_property
+    def scale(self) -> float:
+        """The largest entry on the diagonal, in the units of the metric."""
+        return float((self.matrix.diagonal() / self.metric).max())
+
+    @property
+    def first_radius(self) -> float:
+        """The length of a safely damped step: the model's own minimum may be as far away as the matrix is singular."""
+        return self.solve_damped(1e-3 * self.scale).norm
+
+    def solve_damped(self, damping: float) -> Step:
+        """The step for this damping, or for the least power of ten above that leaves the matrix positive definite."""
+        factor, damping = damped_cholesky(self.matrix, damping, self.metric)
+        self._factor = (damping, factor)
+        return self._step(self.solve(-self.gradient, damping), damping)
+
+    def solve(self, rhs: Tensor, damping: float) -> Tensor:
+        """(A + damping D)^-1 rhs, with the factorisation at hand."""
+        if self._factor is not None and self._factor[0] == damping:
+            return torch.cholesky_solve(rhs[:, None], self._factor[1])[:, 0]
+        e, U = self._eigen
+        denominator = e + damping
+        return U @ torch.where(denominator > ROUNDING * float(e.abs().max()), (U.T @ rhs) / denominator, 0.0)
+
+    def length(self, y: Tensor) -> float:
+        """|y|_D."""
+        return math.sqrt(float(self.metric @ y.square()))
+
+    def solve_within(self, radius: float) -> Step:
+        """The best step of length at most `radius`."""
+        e, U = self._eigen
+        b = -(U.T @ self.gradient)
+        y, damping = within_radius(e.cpu().numpy(), b.cpu().numpy(), radius)
+        return self._step(U @ b.new_tensor(y), damping)
+
+    def _step(self, y: Tensor, damping: float) -> Step:
+        predicted = -(self.gradient @ y + 0.5 * (y @ (self.matrix @ y)))
+        return Step(self.expand(y), self.length(y), float(predicted), damping)
+
+    @cached_property
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        """e and U = D^(-1/2) V of D^(-1/2) A D^(-1/2) = V diag(e) V': then (A + damping D)^-1 = U (e + damping)^-1 U'."""
+        root = self.metric.sqrt()
+        e, V = torch.linalg.eigh(self.matrix / root[:, None] / root)
+        return e, V.div_(root[:, None])
+
+
+def scaled_metric(curvatures: Tensor, scaling: float) -> Tensor:
+    """D, from the mean curvature of the tensor that each direction belongs to."""
+    largest = float(curvatures.max()) if curvatures.numel() else 0.0
+    if scaling == 0.0 or not 0.0 < largest < math.inf:
+        return torch.ones_like(curvatures)
+    return (curvatures / largest).clamp(min=LEAST_CURVATURE) ** scaling

@@ -1,0 +1,45 @@
+"""Work: one unit is one pass, forward or backward, over all training samples. It is counted here and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass
+class WorkMeter:
+    """Counts passes over samples, and the seconds that eliminating the head took."""
+
+    total_samples: int
+    sample_passes: int = 0
+    inner_seconds: float = 0.0
+    made_again: int = 0  # samples that were linearised once more for want of memory: not work, see `passes`
+
+    def count(self, samples: int, passes: int = 1) -> None:
+        """A number of passes over that many samples."""
+        self.sample_passes += samples * passes
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Passes in here are not counted."""
+        before = self.sample_passes
+        try:
+            yield
+        finally:
+            self.sample_passes = before
+
+    @contextmanager
+    def inner_clock(self) -> Iterator[None]:
+        """Counts the seconds in here as spent on the head."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.inner_seconds += time.perf_counter() - start
+
+    @property
+    def work(self) -> float:
+        """Work units so far."""
+        return self.sample_passes / self.total_samples

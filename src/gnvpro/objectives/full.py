@@ -1,0 +1,136 @@
+"""The full objective of the paper's Algorithm 1: theta and W are both variables.
+
+    Phi(W, theta) = misfit(Z(theta) W') + alpha_1/2 |B theta|^2 + alpha_2/2 |W|^2,          x = (theta, vec W)
+
+Its Gauss-Newton matrix includes the coupling of theta and W: d outputs = J_F d_theta W' + Z dW'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import append_bias_column
+from gnvpro.linalg.columns import times
+from gnvpro.linalg.once import Once
+from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.problem.penalties import ridge
+
+if TYPE_CHECKING:
+    from gnvpro.objectives.problem import Problem
+
+
+@dataclass(frozen=True)
+class FullPoint:
+    """The full objective at one theta and W."""
+
+    problem: Problem
+    x: Tensor
+    theta: Tensor
+    W: Tensor
+    linearization: FeatureLinearization
+    Z: Tensor
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """The outputs on the samples."""
+        return times(self.Z, self.W.T)
+
+    @cached_property
+    def misfit(self) -> float:
+        """The mean loss on the samples."""
+        return self.problem.misfit.value(self.outputs)
+
+    @cached_property
+    def value(self) -> float:
+        """Phi."""
+        problem = self.problem
+        return self.misfit + problem.theta_penalty.value(self.theta) + ridge(problem.head_penalty, self.W)
+
+    @property
+    def _W(self) -> Tensor:
+        return self.W[:, : self.problem.network.n_features]
+
+    @cached_property
+    def _gradient(self) -> Once[Tensor]:
+        def make() -> Tensor:
+            problem = self.problem
+            G = problem.misfit.gradient(self.outputs)
+            d_theta = self.linearization.vjp(times(G, self._W)) + problem.theta_penalty.hessian_mv(self.theta)
+            d_W = problem.misfit.over.inner(G, self.Z) + problem.head_penalty * self.W
+            return torch.cat([d_theta, d_W.reshape(-1)])
+
+        return Once(make)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the gradient has been computed."""
+        return self._gradient.made
+
+    def gradient(self) -> Tensor:
+        """Its gradient in (theta, W): one backward pass, the first time."""
+        return self._gradient()
+
+    def curvature(self) -> LinearOperator:
+        """The complete joint Gauss-Newton matrix, the coupling of theta and W included: two passes per product."""
+        J = self.jacobian()
+        hessian = self.problem.misfit.hessian(self.outputs)
+        n, penalty = self.theta.numel(), self.problem.theta_penalty.hessian_mv
+
+        def mv(v: Tensor) -> Tensor:
+            return J.rmv(hessian(J.mv(v))) + torch.cat([penalty(v[:n]), self.problem.head_penalty * v[n:]])
+
+        return symmetric(tuple(self.x.shape), mv)
+
+    def jacobian(self) -> LinearOperator:
+        """d outputs / d (theta, W)."""
+        n, jvp, vjp = self.theta.numel(), self.linearization.jvp, self.linearization.vjp
+        inner = self.problem.misfit.over.inner
+
+        def mv(v: Tensor) -> Tensor:
+            return times(jvp(v[:n]), self._W.T) + times(self.Z, v[n:].reshape(self.W.shape).T)
+
+        def rmv(d_outputs: Tensor) -> Tensor:
+            return torch.cat([vjp(times(d_outputs, self._W)), inner(d_outputs, self.Z).reshape(-1)])
+
+        return LinearOperator(tuple(self.x.shape), tuple(self.outputs.shape), mv, rmv)
+
+    def free(self) -> None:
+        """Free what the forward pass left."""
+        self.linearization.free()
+
+
+@dataclass(frozen=True)
+class FullObjective:
+    """Phi: theta and W are both variables."""
+
+    problem: Problem
+
+    @property
+    def epsilon(self) -> float:
+        """Relative rounding error."""
+        return self.problem.epsilon
+
+    def join(self, theta: Tensor, W: Tensor) -> Tensor:
+        """x = (theta, vec W)."""
+        return torch.cat([theta, W.reshape(-1)])
+
+    def at(self, x: Tensor, near: FullPoint | None = None) -> FullPoint:
+        """Evaluate at x = (theta, vec W), see `join`."""
+        problem = self.problem
+        network = problem.network
+        theta, W = x[: network.n_theta], x[network.n_theta :].reshape(network.n_targets, -1)
+        linearization = network.linearize(theta, problem.inputs, problem.passes, problem.meter, problem.misfit.over)
+        Z = append_bias_column(linearization.features, network.bias)
+        return FullPoint(problem, x, theta, W, linearization, Z)
+
+    def same_as(self, point: ReducedPoint) -> FullPoint:
+        """The theta and W of a point of the reduced objective, which shares its forward pass."""
+        x = self.join(point.theta, point.W)
+        return FullPoint(point.problem, x, point.theta, point.W, point.linearization, point.Z)

@@ -1,0 +1,215 @@
+"""What is minimised: a network, samples, a loss and penalties, put together in one place.
+
+    Phi(W, theta) = misfit(Z(theta) W') + alpha_1/2 |B theta|^2 + alpha_2/2 |W|^2
+
+`Problem.reduced` is Phi with the head eliminated, a function of theta alone; `Problem.full` has theta and W as
+variables. Both are objectives for an optimiser of your own:
+
+>>> import gnvpro
+>>> x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+>>> model = nn.Sequential(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+>>> problem = gnvpro.Problem(model, x, x**3, loss="least_squares")
+>>> point = problem.reduced.at(problem.theta())
+>>> point.gradient().shape, point.W.shape
+(torch.Size([10]), torch.Size([1, 6]))
+
+Legend: alpha_1, B -> theta_penalty, alpha_2 -> head_penalty, Z -> features with a column of ones where the head has a bias.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.arguments import check_method, check_number
+from gnvpro.head.choose import default_eliminator
+from gnvpro.head.eliminator import Eliminator, append_bias_column
+from gnvpro.network.evaluation import evaluating
+from gnvpro.network.find_head import find_head
+from gnvpro.network.memory import default_memory
+from gnvpro.network.passes import PassPlan
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.network.work import WorkMeter
+from gnvpro.objectives.arguments import (
+    check_inputs,
+    check_model,
+    check_penalty,
+    check_runs,
+    check_sample_weight,
+    check_targets,
+)
+from gnvpro.objectives.full import FullObjective
+from gnvpro.objectives.reduced import ReducedObjective
+from gnvpro.problem.losses import Loss, get_loss
+from gnvpro.problem.misfit import Misfit
+from gnvpro.problem.penalties import BoundPenalty, Tikhonov
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Samples that nothing is fitted to."""
+
+    inputs: Tensor
+    misfit: Misfit
+    passes: PassPlan
+
+
+class Problem:
+    """A network, samples, a loss and penalties.
+
+    Args:
+        model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. It runs in evaluation
+            mode, and only `store` writes to it.
+        inputs: what the model takes, samples first.
+        targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
+        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
+        theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
+        head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
+        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter.
+        head: the name of the last layer; found by running the model when not given.
+        eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
+        memory: bytes for passes over samples. Default: an eighth of the machine's memory, or half of what is free if less.
+
+    Raises:
+        ValueError, TypeError: an argument cannot be used; the message names it and says what to do.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        targets: Any,
+        *,
+        loss: str | Loss,
+        theta_penalty: float | Tikhonov | None = None,
+        head_penalty: float | None = None,
+        sample_weight: Any = None,
+        head: str | None = None,
+        eliminator: Eliminator | None = None,
+        memory: float | None = None,
+    ) -> None:
+        check_model(model)
+        self.loss = get_loss(loss)
+        usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
+        self.penalty = check_penalty(usual if theta_penalty is None else theta_penalty)
+        self.head_penalty = check_number("head_penalty", usual if head_penalty is None else head_penalty, 0.0)
+        self.memory = default_memory() if memory is None else check_number("memory", memory, 0.0, strict=True)
+        self.head = head
+        self.inputs = check_inputs("inputs", inputs, model)
+        weights = check_sample_weight("sample_weight", sample_weight, self.inputs)
+        self.network = self._see(model)
+        self.theta_penalty = self._bind()
+        self.misfit = check_targets("targets", targets, self.inputs, self.network, self.loss, weights)
+        if weights is not None:
+            self._drop_samples_of_no_weight(weights > 0)
+        self.meter = WorkMeter(self.inputs.shape[0])
+        self.eliminator = self._choose_eliminator(eliminator)
+
+    def _see(self, model: nn.Module) -> SeparableNetwork:
+        with evaluating(model):
+            return SeparableNetwork(model, find_head(model, self.inputs[:2], self.head))
+
+    def _bind(self) -> BoundPenalty:
+        return self.penalty.bind(self.network.model, self.network.parameters)
+
+    def _drop_samples_of_no_weight(self, kept: Tensor) -> None:
+        """They change nothing, and neither work nor batches should see them."""
+        if not kept.all():
+            samples = kept.nonzero()[:, 0]
+            part = self.misfit.take(samples, kept.shape[0])
+            self.inputs = self.inputs[samples]
+            self.misfit = replace(part, weights=part.weights / part.weights.sum())
+
+    def _choose_eliminator(self, eliminator: Eliminator | None) -> Eliminator:
+        check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
+        if eliminator is None:
+            return default_eliminator(self.loss, self.network.n_targets * (self.network.n_features + self.network.bias))
+        trouble = eliminator.why_not(self.loss)
+        if trouble is not None:
+            raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
+        return eliminator
+
+    # -- the two objectives
+
+    @property
+    def reduced(self) -> ReducedObjective:
+        """Phi with the head eliminated at every theta."""
+        return ReducedObjective(self)
+
+    @property
+    def full(self) -> FullObjective:
+        """Phi with theta and W as variables."""
+        return FullObjective(self)
+
+    @property
+    def epsilon(self) -> float:
+        """The relative rounding error of an objective: a sum of many terms in float64, of features in their own dtype."""
+        return max(10 * torch.finfo(torch.float64).eps, torch.finfo(self.network.dtype).eps)
+
+    # -- the model
+
+    def theta(self) -> Tensor:
+        """The model's own theta: every trainable parameter outside of the head, as one float64 vector."""
+        return self.network.theta()
+
+    def W(self) -> Tensor:
+        """The model's own head, its bias as last column."""
+        return self.network.W()
+
+    def store(self, theta: Tensor, W: Tensor) -> None:
+        """Write theta and W into the model."""
+        self.network.store(theta, W)
+
+    # -- passes over the samples
+
+    @cached_property
+    def passes(self) -> PassPlan:
+        """How passes go through the samples; decided once."""
+        return self.network.pass_plan(self.inputs, self.memory)
+
+    # -- problems that differ in one thing
+
+    def _with(self, **changed: Any) -> Problem:
+        other = copy.copy(self)
+        other.__dict__.pop("passes", None)
+        other.__dict__.update(changed)
+        return other
+
+    def with_passes(self, passes: PassPlan) -> Problem:
+        """The same with other chunks of samples."""
+        return self._with(passes=passes)
+
+    def with_eliminator(self, eliminator: Eliminator) -> Problem:
+        """The same with the head eliminated another way."""
+        return self._with(eliminator=self._choose_eliminator(eliminator))
+
+    def on_samples(self, samples: Tensor) -> Problem:
+        """The same on a part of the samples; work is still counted in passes over all of them."""
+        part = self.misfit.take(samples, self.inputs.shape[0])
+        return self._with(inputs=self.inputs[samples], misfit=part)
+
+    def of_model(self, model: nn.Module, memory: float) -> Problem:
+        """The same for another network of the same inputs and outputs, within so many bytes."""
+        other = self._with(memory=memory)
+        other.network = other._see(model)
+        other.theta_penalty = other._bind()
+        return other
+
+    def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
+        """Samples to validate on, checked."""
+        network = self.network
+        inputs = check_inputs("validation inputs", inputs, network.model)
+        check_runs("validation inputs", inputs, network)
+        weights = check_sample_weight("validation weights", sample_weight, inputs)
+        misfit = check_targets("validation targets", targets, inputs, network, self.loss, weights)
+        return HeldOut(inputs, misfit, network.pass_plan(inputs, self.memory))
+
+    def outputs(self, theta: Tensor, W: Tensor, held_out: HeldOut) -> Tensor:
+        """The outputs on held-out samples; not counted as work."""
+        features = self.network.features(theta, held_out.inputs, held_out.passes)
+        return append_bias_column(features, self.network.bias) @ W.T
