@@ -11,16 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from checks import Dense
-from gnvpro import Loss, Tikhonov, time_differences
-from gnvpro.training.arguments import check_targets
-from gnvpro.network.find_head import find_head
-from gnvpro.head.eliminator import Eliminator
-from gnvpro.problem.losses import get_loss
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
+from gnvpro import Eliminator, Loss, Problem, Tikhonov, time_differences
 from gnvpro.networks import MLP, NeuralODE, ResNet
-from gnvpro.objectives.reduced import FullObjective, FullPoint, Problem, ReducedObjective, ReducedPoint
+from gnvpro.objectives.full import FullPoint
+from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.penalties import OperatorFactory
-from gnvpro.training.train import default_eliminator
 
 F64 = torch.float64
 F32 = torch.float32
@@ -174,25 +169,27 @@ class Made:
     model: nn.Module
     inputs: Tensor
     targets: Tensor
-    network: SeparableNetwork = field(init=False)
     problem: Problem = field(init=False)
 
     def __post_init__(self) -> None:
         case = self.case
-        self.network = SeparableNetwork(
-            self.model, find_head(self.model, self.inputs[:2], None), WorkMeter(len(self.inputs))
+        self.problem = Problem(
+            self.model,
+            self.inputs,
+            self.targets,
+            loss=case.loss,
+            theta_penalty=Tikhonov(case.theta_penalty, case.operator),
+            head_penalty=case.head_penalty,
+            eliminator=case.eliminator,
         )
-        misfit = check_targets("targets", self.targets, self.inputs, self.network, get_loss(case.loss))
-        penalty = Tikhonov(case.theta_penalty, case.operator).bind(self.model, self.network.parameters)
-        self.problem = Problem(self.network, self.inputs, misfit, penalty, case.head_penalty)
-        self.eliminator = case.eliminator or default_eliminator(misfit.loss, self.network)
-        self.theta = self.network.theta()
+        self.network, self.theta = self.problem.network, self.problem.theta()
 
     def reduced_at(self, theta: Tensor, eliminator: Eliminator | None = None) -> ReducedPoint:
-        return ReducedObjective(self.problem, eliminator or self.eliminator).start(theta, None)
+        return self.problem.with_eliminator(eliminator or self.problem.eliminator).reduced.at(theta)
 
     def full_at(self, theta: Tensor, W: Tensor) -> FullPoint:
-        return FullObjective(self.problem).at(torch.cat([theta, W.reshape(-1)]), None)
+        full = self.problem.full
+        return full.at(full.join(theta, W))
 
     @cached_property
     def point(self) -> ReducedPoint:
@@ -227,7 +224,7 @@ class Made:
         B = None if self.case.operator is None else self.problem.theta_penalty.operator.dense()
         return Dense(
             self.model,
-            self.network.anatomy.head_name,
+            self.network.location.head_name,
             self.inputs,
             self.mean_loss,
             self.case.theta_penalty,
