@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gnvpro
-from gnvpro.training.arguments import check_targets
+from gnvpro.objectives.arguments import check_targets
 from gnvpro.network.find_head import find_head
 from gnvpro.methods.stochastic import shuffled
 from gnvpro.head.least_squares import LeastSquares
