@@ -25,7 +25,7 @@ from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.problem.misfit import Misfit
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.status import Status
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 
 SAFE = 1e-12  # penalty, relative to the trace of Z'wZ, that bounds the condition of the normal equations
 
@@ -48,7 +48,7 @@ class LeastSquares:
             W = decomposition.head(root, misfit.targets)
         return HeadFit(
             W,
-            times(Z, W.T),
+            matmul_small(Z, W.T),
             Status.CONVERGED,
             1,
             lambda: (decomposition.inverse(W.shape), None),

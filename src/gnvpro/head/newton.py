@@ -28,7 +28,7 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.line_model import LineModel, SearchRule
 from gnvpro.minimize.status import Status
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.minimize.trust_region import TrustRegion, minimize
 
 SMALL = 100  # entries of a head whose Hessian is assembled at every step
@@ -108,7 +108,7 @@ class HeadObjective:
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """The Hessian in W as a map of dW."""
         apply = self.misfit.hessian(outputs)
-        return lambda dW: apply(times(self.Z, dW.T)).T @ self.Z + self.head_penalty * dW
+        return lambda dW: apply(matmul_small(self.Z, dW.T)).T @ self.Z + self.head_penalty * dW
 
     def hessian_matrix(self, outputs: Tensor) -> Tensor:
         """The Hessian in vec(W)."""
@@ -117,7 +117,7 @@ class HeadObjective:
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
         """Evaluate; needs no help from a point near by."""
         W = self.to_W(x)
-        outputs = times(self.Z, W.T)
+        outputs = matmul_small(self.Z, W.T)
         value = self.misfit.value(outputs) + 0.5 * self.head_penalty * float(W.square().sum())
         return HeadPoint(self, x, W, outputs, value)
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from gnvpro.head.eliminator import HeadFit
 from gnvpro.problem.misfit import Misfit
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ReducedDerivatives:
 
     def feature_gradient(self) -> Tensor:
         """The gradient of the reduced misfit in the features: the head's own motion contributes nothing at a minimum."""
-        return times(self.G, self.W)
+        return matmul_small(self.G, self.W)
 
     def _pad(self, D: Tensor) -> Tensor:
         """(n_targets, n_features) with a zero column for the bias, whose feature is constant."""
@@ -77,11 +77,13 @@ class ReducedDerivatives:
         inverse = self.fit.inverse_hessian
 
         def mv(dZ: Tensor) -> Tensor:
-            return -inverse.mv(self._apply_hessian(times(dZ, self.W.T)).T @ self.Z + self._pad(self.G.T @ dZ))
+            return -inverse.mv(self._apply_hessian(matmul_small(dZ, self.W.T)).T @ self.Z + self._pad(self.G.T @ dZ))
 
         def rmv(dW: Tensor) -> Tensor:
             D = -inverse.rmv(dW)
-            return times(self._apply_hessian(times(self.Z, D.T)), self.W) + times(self.G, D[:, : self.n_features])
+            return matmul_small(self._apply_hessian(matmul_small(self.Z, D.T)), self.W) + matmul_small(
+                self.G, D[:, : self.n_features]
+            )
 
         return LinearOperator((self.Z.shape[0], self.n_features), tuple(self.fit.W.shape), mv, rmv)
 
@@ -91,10 +93,10 @@ class ReducedDerivatives:
         head = self.head_jacobian
 
         def mv(dZ: Tensor) -> Tensor:
-            return times(dZ, self.W.T) + times(self.Z, head.mv(dZ).T)
+            return matmul_small(dZ, self.W.T) + matmul_small(self.Z, head.mv(dZ).T)
 
         def rmv(d_outputs: Tensor) -> Tensor:
-            return times(d_outputs, self.W) + head.rmv(d_outputs.T @ self.Z)
+            return matmul_small(d_outputs, self.W) + head.rmv(d_outputs.T @ self.Z)
 
         return LinearOperator(head.domain, tuple(self.fit.outputs.shape), mv, rmv)
 
@@ -114,17 +116,17 @@ class ReducedDerivatives:
 
     def _curvature_exact(self, dZ: Tensor) -> Tensor:
         inverse = self.fit.inverse_hessian.mv
-        bent = self._apply_hessian(times(dZ, self.W.T))
-        bent = bent - self._apply_hessian(times(self.Z, inverse(bent.T @ self.Z).T))
-        return times(bent, self.W) + self._residual_term(dZ)
+        bent = self._apply_hessian(matmul_small(dZ, self.W.T))
+        bent = bent - self._apply_hessian(matmul_small(self.Z, inverse(bent.T @ self.Z).T))
+        return matmul_small(bent, self.W) + self._residual_term(dZ)
 
     def _curvature_isotropic(self, dZ: Tensor) -> Tensor:
         # inv multiplies from the right only, so it may act on (n_features, n_features) blocks before W does
         weights = self.misfit.weights
         weighted = weights * dZ
         block = self.fit.inverse_hessian.mv(weighted.T @ self.Z)
-        return times(weighted - weights * times(self.Z, block.T), self._gram) + self._residual_term(dZ)
+        return matmul_small(weighted - weights * matmul_small(self.Z, block.T), self._gram) + self._residual_term(dZ)
 
     def _residual_term(self, dZ: Tensor) -> Tensor:
         S2 = self._pad(self.G.T @ dZ)
-        return times(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])
+        return matmul_small(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])

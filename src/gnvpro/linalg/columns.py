@@ -21,12 +21,12 @@ def by_columns(A: Tensor) -> Tensor:
     return A.T.contiguous().T
 
 
-def times(A: Tensor, M: Tensor, row: Tensor | None = None) -> Tensor:
+def matmul_small(A: Tensor, M: Tensor, row: Tensor | None = None) -> Tensor:
     """A M, for a small matrix M; plus a row, if given."""
     return (M.T @ A.T if row is None else torch.addmm(row[:, None], M.T, A.T)).T
 
 
-def stacked(parts: Sequence[Tensor]) -> Tensor:
+def stack_rows(parts: Sequence[Tensor]) -> Tensor:
     """One above the other; a single part as it is."""
     return parts[0] if len(parts) == 1 else torch.cat([part.T for part in parts], 1).T
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from gnvpro.network.derivatives.autodiff import FeatureLinearization
 from gnvpro.network.memory import Footprint
 from gnvpro.network.derivatives.blocks import Rows
-from gnvpro.linalg.columns import stacked
+from gnvpro.linalg.columns import stack_rows
 
 
 def samples_at_once(memory: float, footprint: Footprint) -> float:
@@ -78,7 +78,7 @@ def linearize_chunks(chunks: Chunks, count: Callable[[int], None], dtype: torch.
 
     def jvp(d_theta: Tensor) -> Tensor:
         count(1)
-        return stacked([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
+        return stack_rows([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
         count(1)
@@ -98,4 +98,4 @@ def linearize_chunks(chunks: Chunks, count: Callable[[int], None], dtype: torch.
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(stacked(features), jvp, vjp, jacobian, chunks.forget)
+    return FeatureLinearization(stack_rows(features), jvp, vjp, jacobian, chunks.forget)

@@ -34,7 +34,7 @@ from gnvpro.network.subspace import Directions
 from gnvpro.problem.misfit import Misfit
 from gnvpro.network.derivatives.blocks import Blocks, Rows, add_square
 from gnvpro.head.sensitivity import ReducedDerivatives
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CommonRoot:
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of R J (x) sqrt(w) z."""
-        return J.couple(self.root_weights[rows] * Z[rows])
+        return J.sum_with(self.root_weights[rows] * Z[rows])
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RowRoot:
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
-        return J.couple_each(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
+        return J.sum_weighted_with(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
@@ -202,8 +202,8 @@ class _Sums:
     def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
         J = self.directions.gather(jacobians, self.square)
         self.gradient += J.times(cotangent)
-        self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
-        return Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
+        self.residual_coupling = self.residual_coupling + J.sum_with(self.G[rows])
+        return Chunk(rows, J.reseed(self.root.seeds[:, rows]), J)
 
     def add(self, chunk: Chunk) -> None:
         """Add a chunk's share to the sums."""
@@ -241,7 +241,7 @@ class _Sums:
         local = self.local
         dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
         hessian = local.misfit.hessian(local.fit.outputs)
-        bent = torch.stack([hessian(times(local.Z, D.T)).T @ local.Z + local.head_penalty * D for D in dW])
+        bent = torch.stack([hessian(matmul_small(local.Z, D.T)).T @ local.Z + local.head_penalty * D for D in dW])
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
 
@@ -254,10 +254,10 @@ class _Sums:
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
             hessian = local.misfit.hessian(local.fit.outputs)
             D = local.fit.inverse_hessian.rmv(hessian(d_outputs).T @ local.Z + local.head_penalty * dW)
-            d_outputs = d_outputs - times(local.Z, D.T)
-            residual = times(local.G, D[:, : local.n_features])
+            d_outputs = d_outputs - matmul_small(local.Z, D.T)
+            residual = matmul_small(local.G, D[:, : local.n_features])
             if kept is None:
-                return network.vjp(times(hessian(d_outputs), local.W) - (residual if full else 0.0))
+                return network.vjp(matmul_small(hessian(d_outputs), local.W) - (residual if full else 0.0))
             c = root.transposed(d_outputs)
             y = torch.zeros_like(self.gradient)
             for chunk in kept:

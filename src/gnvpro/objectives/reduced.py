@@ -33,7 +33,7 @@ from gnvpro.network.separable import SeparableNetwork
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.problem.penalties import BoundPenalty
 from gnvpro.head.sensitivity import ReducedDerivatives
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class FullPoint:
     @cached_property
     def outputs(self) -> Tensor:
         """The outputs on the batch."""
-        return times(self.Z, self.W.T)
+        return matmul_small(self.Z, self.W.T)
 
     @cached_property
     def misfit(self) -> float:
@@ -218,7 +218,7 @@ class FullPoint:
     @cached_property
     def _gradient(self) -> Tensor:
         G = self.problem.misfit.gradient(self.outputs)
-        d_theta = self.linearization.vjp(times(G, self._W)) + self.problem.theta_penalty.hessian_mv(self.theta)
+        d_theta = self.linearization.vjp(matmul_small(G, self._W)) + self.problem.theta_penalty.hessian_mv(self.theta)
         return torch.cat([d_theta, (G.T @ self.Z + self.problem.head_penalty * self.W).reshape(-1)])
 
     @property
@@ -249,10 +249,10 @@ class FullPoint:
         n, jvp, vjp = self.theta.numel(), self.linearization.jvp, self.linearization.vjp
 
         def mv(v: Tensor) -> Tensor:
-            return times(jvp(v[:n]), self._W.T) + times(self.Z, v[n:].reshape(self.W.shape).T)
+            return matmul_small(jvp(v[:n]), self._W.T) + matmul_small(self.Z, v[n:].reshape(self.W.shape).T)
 
         def rmv(d_outputs: Tensor) -> Tensor:
-            return torch.cat([vjp(times(d_outputs, self._W)), (d_outputs.T @ self.Z).reshape(-1)])
+            return torch.cat([vjp(matmul_small(d_outputs, self._W)), (d_outputs.T @ self.Z).reshape(-1)])
 
         return LinearOperator(tuple(self.x.shape), tuple(self.outputs.shape), mv, rmv)
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 
 Gradients = tuple[dict[str, Tensor], Tensor | None]
 
@@ -41,12 +41,12 @@ class LinearLayer:
         d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
         d: Tensor | None = None
         if d_weight is not None:
-            d = times(flat, d_weight.T, d_bias)
+            d = matmul_small(flat, d_weight.T, d_bias)
         elif d_bias is not None:
             d = d_bias[:, None].expand(-1, len(flat)).clone().T
         if d_inputs is not None:
             moved = d_inputs.reshape(flat.shape)
-            d = times(moved, self.weight.T) if d is None else d.T.addmm_(self.weight, moved.T).T
+            d = matmul_small(moved, self.weight.T) if d is None else d.T.addmm_(self.weight, moved.T).T
         assert d is not None
         return d.view(*self.inputs.shape[:-1], -1)
 
@@ -58,7 +58,7 @@ class LinearLayer:
             gradients["weight"] = c.T @ self.inputs.reshape(-1, self.inputs.shape[-1])
         if "bias" in self.trainable:
             gradients["bias"] = c.sum(0)
-        return gradients, times(c, self.weight).view(self.inputs.shape) if want_inputs else None
+        return gradients, matmul_small(c, self.weight).view(self.inputs.shape) if want_inputs else None
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
         """Outer products of seeds and inputs; axes between sample and feature are summed."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, Pointwise
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 
 Layer = LinearLayer | ConvLayer | Pointwise | Fixed
 Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]
@@ -24,7 +24,7 @@ def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> 
         return None
     weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
     assert weight is not None
-    output = times(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
+    output = matmul_small(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
     return output, LinearLayer(inputs, weight, frozenset(params))
 
 
