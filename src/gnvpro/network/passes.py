@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.memory import Footprint
-from gnvpro.network.derivatives.blocks import Rows
 from gnvpro.linalg.columns import stack_rows
 
 

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gnvpro.network.derivatives.autodiff import FeatureLinearization, linearize_by_autodiff
+from gnvpro.network.derivatives.autodiff import linearize_by_autodiff
 from gnvpro.network.passes import Chunks, chunks_kept, linearize_chunks, samples_at_once
 from gnvpro.network.find_head import Anatomy
 from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
 from gnvpro.network.memory import Footprint, footprint
-from gnvpro.network.derivatives.blocks import Rows, factored_jacobian
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 
 GENEROUS = 30  # numbers that a sample may leave behind for each input, unit and feature without being measured
 
@@ -286,7 +286,7 @@ class SeparableNetwork:
             return self.join({prefix + name: value for name, value in gradients.items()})
 
         def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
-            rows, _ = factored_jacobian(layers, seeds.reshape(len(seeds), *shape), False)
+            rows, _ = layers.jacobian(seeds.reshape(len(seeds), *shape), False)
             yield slice(None), {prefix + name: value for name, value in rows.items()}
 
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)

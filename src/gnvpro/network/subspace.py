@@ -24,7 +24,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.blocks import Block, Blocks, OuterBlock, Rows
+from gnvpro.network.derivatives.blocks import Blocks
+from gnvpro.network.derivatives.protocol import Block, OuterBlock, Rows
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 

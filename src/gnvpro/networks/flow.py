@@ -25,10 +25,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from gnvpro.network.derivatives.protocol import OuterBlock, Rows
 
 # Stages are swept in blocks of at most this many bytes, so that a drive is used while it is in the cache.
 BLOCK_BYTES = 2**20
@@ -87,7 +89,6 @@ class TangentFlow(ABC):
     """Derivative of a flow u(0) -> u(final_time), feature-major."""
 
     stages_a_step: ClassVar[int]
-    own_matrices: ClassVar[bool]  # whether each stage has the weights of a node to itself
 
     def __init__(self, tape: Tape, matrices: Tensor) -> None:
         self.states, self.slopes, self.matrices = tape.states[:-1], tape.slopes, matrices
@@ -144,13 +145,13 @@ class TangentFlow(ABC):
         """Transpose of `stage_weights`."""
 
     @abstractmethod
-    def jacobians(self, cotangent: Tensor, want_K: bool) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Per-sample derivatives in K, if wanted, and b, (numel, m, n), and the initial cotangent."""
+    def jacobians(self, cotangent: Tensor) -> tuple[Tensor | list[OuterBlock], Tensor, Tensor]:
+        """Per-sample derivatives in K and b, (numel, m, n), and the initial cotangent."""
 
 
 @dataclass(frozen=True)
 class FlowLinearization:
-    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.chain.Linearization`."""
+    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.protocol.Linearization`."""
 
     output: Tensor
     shapes: Mapping[str, torch.Size]
@@ -205,16 +206,12 @@ class FlowLinearization:
         return {name: gradients[name] for name in self.shapes}, d_inputs
 
     @torch.no_grad()
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Per-sample derivatives (numel, m, n) of m cotangents a sample; see `Linearization.jacobian`."""
-        m, n, width = seeds.shape
-        rows: dict[str, Any] = {}
-        rows["K"], rows["b"], pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous(), "K" in self.shapes)
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+        """Per-sample derivatives of m cotangents per sample; the opening layer is linear, so that K_in has outer products."""
+        in_K, in_b, pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous())
         g_in = pulled * self.opening_slope[:, None]
-        rows["b_in"] = g_in
-        if "K_in" in self.shapes:
-            rows["K_in"] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).reshape(-1, m, n)
-        d_inputs = (self.K_in.T @ g_in.view(width, -1)).reshape(-1, m, n).permute(1, 2, 0) if want_inputs else None
+        rows = {"K": in_K, "b": in_b, "K_in": OuterBlock(g_in, self.inputs.T.contiguous()), "b_in": g_in}
+        d_inputs = (self.K_in.T @ g_in.flatten(1)).view(-1, *g_in.shape[1:]).permute(1, 2, 0) if want_inputs else None
         return {name: rows[name] for name in self.shapes}, d_inputs
 
 

@@ -29,10 +29,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.subspace import Directions
 from gnvpro.problem.misfit import Misfit
-from gnvpro.network.derivatives.blocks import Blocks, Rows, add_square
+from gnvpro.network.derivatives.blocks import Blocks, add_square
 from gnvpro.head.sensitivity import ReducedDerivatives
 from gnvpro.linalg.columns import matmul_small
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.objectives.gauss_newton_matrix import Assembler, GaussNewton
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.protocol import FeatureLinearization
 from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart, with_ones
 from gnvpro.problem.misfit import Misfit
 from gnvpro.network.separable import SeparableNetwork

@@ -14,81 +14,14 @@ Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.layers import LinearLayer
-from gnvpro.network.derivatives.chain import Chain, Linearization
-from gnvpro.networks.flow import FlowLinearization
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
-from gnvpro.network.derivatives.rules import Layer
-
-
-@dataclass(frozen=True)
-class OuterBlock:
-    """The rows (o i, m, n) of a linear layer's weight."""
-
-    g: Tensor  # (o, m, n)
-    x: Tensor  # (i, n)
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return self.g.shape[0] * self.x.shape[0]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """That of the rows multiplied out."""
-        return (self.rows, self.g.shape[1], self.g.shape[2])
-
-    def dense(self) -> Tensor:
-        """The rows multiplied out."""
-        return (self.g[:, None] * self.x[:, None]).reshape(-1, *self.g.shape[1:])
-
-
-Block = Tensor | OuterBlock
-Rows = dict[str, Block | list[OuterBlock]]  # by parameter; a list where its rows are those of several layers
-
-
-def factored_jacobian(part: Linearization | Layer, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-    """`part.jacobian`, with outer products where the part has them."""
-    if isinstance(part, Chain):
-        rows: Rows = {}
-        pulled: Tensor | None = seeds
-        for link, onward in part._backwards(want_inputs):
-            assert pulled is not None
-            own, pulled = factored_jacobian(link.part, pulled, onward)
-            rows.update({link.names[key]: value for key, value in own.items()})
-        return rows, pulled if want_inputs else None
-    if isinstance(part, LinearLayer) and seeds.dim() == 3 and "weight" in part.trainable:
-        rest, pulled = replace(part, trainable=part.trainable - {"weight"}).jacobian(seeds, want_inputs)
-        weight = OuterBlock(seeds.permute(2, 0, 1).contiguous(), part.inputs.T.contiguous())
-        return {"weight": weight, **rest}, pulled
-    if isinstance(part, FlowLinearization):
-        return _flow_jacobian(part, seeds, want_inputs)
-    return part.jacobian(seeds, want_inputs)  # type: ignore[return-value]
-
-
-def _flow_jacobian(part: FlowLinearization, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-    """The opening layer is linear, and so are the stages where each has a matrix of its own.
-
-    The bias of a linear layer is the weight of an input that is one: its rows are the seeds of the weight.
-    """
-    linear = {"K_in": "b_in", "K": "b"} if part.flow.own_matrices else {"K_in": "b_in"}
-    biases = [linear.get(name, name) for name in part.shapes]
-    rest, pulled = replace(part, shapes={name: torch.Size() for name in biases}).jacobian(seeds, want_inputs)
-    rows: Rows = {}
-    for name in part.shapes:
-        if name not in linear:
-            rows[name] = rest[name]
-        elif name == "K_in":
-            rows[name] = OuterBlock(rest["b_in"].contiguous(), part.inputs.T.contiguous())
-        else:
-            cotangents = rest["b"].unflatten(0, (-1, len(part.K_in)))
-            rows[name] = [OuterBlock(g, u) for g, u in zip(cotangents, part.flow.states[:, :-1], strict=True)]
-    return rows, pulled
+from gnvpro.network.derivatives.protocol import Block, OuterBlock
 
 
 @dataclass(frozen=True)
@@ -97,11 +30,11 @@ class Blocks:
 
     blocks: tuple[Block, ...]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[tuple[slice, Block]]:
         """Each block and its directions."""
         start = 0
         for block in self.blocks:
-            stop = start + (block.rows if isinstance(block, OuterBlock) else block.shape[0])
+            stop = start + block.shape[0]
             yield slice(start, stop), block
             start = stop
 
