@@ -10,7 +10,7 @@ stages with tanh replaced by the slope 1 - k_i^2:
 
 so states, slopes and matrices are kept once, when linearising. The weight parts are batched over many stages, as
 [dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which is left with two small
-operations a stage.
+operations per stage.
 
 Legend: arrays are feature-major, (width, samples), because the matrices are small and the samples many, and because
 per-sample Jacobians (parameter, seed, sample) then grow along their last axis.
@@ -55,11 +55,11 @@ class Steps:
 class Tape(Steps):
     """The same, written to where the derivative looks for states and slopes.
 
-    `weights` tell how each activation enters the next state. Activations are kept in the place of the slopes until their
+    `weights` are the factors with which activations enter the next state. Activations are kept in the place of the slopes until their
     step ends.
     """
 
-    def __init__(self, u: Tensor, weights: list[float], stages_a_step: int) -> None:
+    def __init__(self, u: Tensor, weights: list[float], stages_per_step: int) -> None:
         width, n = u.shape
         self.states = u.new_empty(len(weights) + 1, width + 1, n)  # the last is the output
         self.states[:, width] = 1
@@ -67,7 +67,7 @@ class Tape(Steps):
         self._minus = u.new_tensor(weights).neg_()[:, None, None]
         self._u, self._k = self.states[:, :width].unbind(), self.slopes.unbind()
         self._u[0].copy_(u)
-        self._stages_a_step, self._stage = stages_a_step, 0
+        self._stages_per_step, self._stage = stages_per_step, 0
 
     def activate(self, x: Tensor) -> Tensor:
         """Into the slopes."""
@@ -80,7 +80,7 @@ class Tape(Steps):
 
     def end_step(self, u: Tensor) -> Tensor:
         """Weight times 1 - k^2 in the place of the activations of the step."""
-        done = slice(self._stage - self._stages_a_step, self._stage)
+        done = slice(self._stage - self._stages_per_step, self._stage)
         self.slopes[done].square_().sub_(1).mul_(self._minus[done])
         return u
 
@@ -88,7 +88,7 @@ class Tape(Steps):
 class TangentFlow(ABC):
     """Derivative of a flow u(0) -> u(final_time), feature-major."""
 
-    stages_a_step: ClassVar[int]
+    stages_per_step: ClassVar[int]
 
     def __init__(self, tape: Tape, matrices: Tensor) -> None:
         self.states, self.slopes, self.matrices = tape.states[:-1], tape.slopes, matrices
@@ -122,9 +122,9 @@ class TangentFlow(ABC):
         return self.node_weights(d_stages), pulled[:, 0]
 
     def blocks(self, m: int) -> list[slice]:
-        """Whole steps, in order, for m cotangents a sample."""
+        """Whole steps, in order, for m cotangents per sample."""
         stages, width, n = self.slopes.shape
-        step = self.stages_a_step
+        step = self.stages_per_step
         steps = max(1, BLOCK_BYTES // (step * width * m * n * self.slopes.element_size()))
         return [slice(i, min(i + steps * step, stages)) for i in range(0, stages, steps * step)]
 
@@ -276,14 +276,14 @@ class Flow(nn.Module, ABC):
 
     @torch.no_grad()
     def linearize(self, params: Mapping[str, Tensor], inputs: Tensor) -> FlowLinearization | None:
-        """Output and derivative at the given parameter values; the rule `gnvpro.linearize` looks for."""
+        """Output and derivative at the given parameter values; see `gnvpro.network.derivatives.chain`."""
         if inputs.dim() != 2:
             return None
         own = {name: p.detach() for name, p in self.named_parameters()}
         values = {name: params.get(name, p) for name, p in own.items()}
         u = _open(inputs, values["K_in"], values["b_in"])
         matrices, biases = self.stages(values["K"], values["b"])
-        tape = Tape(u, self.tape_weights(), self.tangent.stages_a_step)
+        tape = Tape(u, self.tape_weights(), self.tangent.stages_per_step)
         final = self.advance(u, matrices, biases, tape)
         return FlowLinearization(
             output=final.T.reshape(*inputs.shape[:-1], self.width),

@@ -31,7 +31,7 @@ class NeuralODE(Flow):
     torch.Size([4, 72])
     """
 
-    antisymmetric_parameters = ("K",)  # used only as K - K^T; see `gnvpro.directions`
+    antisymmetric_parameters = ("K",)  # used only as K - K^T; see `gnvpro.network.subspace`
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class NeuralODE(Flow):
 class TangentRK4(TangentFlow):
     """Derivative of the RK4 steps; the slopes carry h/2, h/2, h and h/6."""
 
-    stages_a_step = 4
+    stages_per_step = 4
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """Tangent through the steps."""

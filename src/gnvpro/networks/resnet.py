@@ -1,4 +1,4 @@
-"""Residual network: forward Euler steps of u' = tanh(K u + b), one pair K_j, b_j a step.
+"""Residual network: forward Euler steps of u' = tanh(K u + b), one pair K_j, b_j per step.
 
 u_0 = tanh(K_in y + b_in),    u_{j+1} = u_j + h tanh(K_j u_j + b_j),    h = final_time / depth
 """
@@ -32,7 +32,7 @@ class ResNet(Flow):
         super().__init__(n_inputs, width, depth, final_time, depth, device, dtype)
 
     def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """One stage a step, with the weights of its node."""
+        """One stage per step, with the weights of its node."""
         return K, b
 
     def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
@@ -50,7 +50,7 @@ class ResNet(Flow):
 class TangentEuler(TangentFlow):
     """Derivative of the Euler steps; the slopes carry the factor h."""
 
-    stages_a_step = 1
+    stages_per_step = 1
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """du <- du + h s (K du + drive)."""

@@ -1,13 +1,12 @@
-"""Per-sample Jacobians as blocks, those of linear layers left as the outer products they are.
+"""Everything the dense solver does with a per-sample Jacobian, as a function of its blocks.
 
-The derivative of m seeded features of sample n in the weight (o, i) of a linear layer is a product, g[o, m, n] x[i, n]. Not
-multiplied out, its rows take o m n + i n numbers instead of o i m n, and sums over seeds and samples come m times cheaper:
+Rows of linear layers stay the outer products g x that they are (`protocol.OuterBlock`), so that sums over seeds and samples
+come m times cheaper:
 
     sum_mn g[o] x[i] g'[o'] x'[i']  =  sum_n (sum_m g[o] g'[o']) (x[i] x'[i'])                 a small matrix product
 
-Everything the dense solver does with a Jacobian is here, as a function of its blocks:
-
-    add_square   A += J J'        times   J v        sum_with, sum_weighted_with   sum_n J (x) y        reseed   R_n J_n, other seeds
+    add_square   A += J J'        sum_with, sum_weighted_with   sum_n J (x) y
+    times        J v              reseed                        R_n J_n, other seeds
 
 Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an `OuterBlock`.
 """
@@ -51,7 +50,7 @@ class Blocks:
             done.append((rows, block))
 
     def times(self, v: Tensor) -> Tensor:
-        """J v of v (n, m)."""
+        """J v, for v (n, m)."""
         v = v.T.contiguous()
         parts = []
         for block in self.blocks:
@@ -62,7 +61,7 @@ class Blocks:
         return torch.cat(parts)
 
     def sum_with(self, y: Tensor) -> Tensor:
-        """Sum over the samples of J (x) y: (directions, m, k) of y (n, k)."""
+        """Sum over the samples of J (x) y: (directions, m, k), for y (n, k)."""
         parts = []
         for block in self.blocks:
             if isinstance(block, OuterBlock):
@@ -74,7 +73,7 @@ class Blocks:
         return torch.cat(parts)
 
     def sum_weighted_with(self, left: Tensor, z: Tensor) -> Tensor:
-        """Sum over the samples of (left J) (x) z: (directions, k, f) of left (k, m, n) and z (f, n)."""
+        """Sum over the samples of (left J) (x) z: (directions, k, f), for left (k, m, n) and z (f, n)."""
         parts = []
         for block in self.blocks:
             if isinstance(block, OuterBlock):
@@ -129,7 +128,7 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
-    """sum_n (sum_m g[o] g'[p]) x[i] x'[j], with the fewer of all products of inputs, or of seeds and an input, written out."""
+    """sum_n (sum_m g[o] g'[p]) x[i] x'[j]; holds whichever is smaller: products of inputs, or of seeds and an input."""
     (o, p), (i, j) = (len(left.g), len(right.g)), (len(left.x), len(right.x))
     if i > o * p:
         for row, target in zip(_over_seeds(left.g, right.g).unbind(), out.split(i), strict=True):
