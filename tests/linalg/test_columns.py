@@ -52,7 +52,6 @@ def test_what_is_taken_of_every_row(layout, scale):
     A = scale * matrix(layout)
     assert torch.allclose(columns.softmax(A), torch.softmax(A, 1), rtol=1e-14, atol=0)
     assert torch.allclose(columns.log_sum_exp(A), torch.logsumexp(A, 1), rtol=1e-14, atol=0)
-    assert torch.equal(columns.argmax(A), A.argmax(1))
     assert in_columns(columns.softmax(A))
 
 

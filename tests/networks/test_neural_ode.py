@@ -49,7 +49,7 @@ def test_the_right_hand_side_is_antisymmetric_up_to_gamma() -> None:
 def test_prolongation_keeps_the_ode_so_outputs_converge_at_order_four() -> None:
     # RK4 sees K(t), b(t) only at nodes and mid-points, and the average of two nodal values is the piecewise linear K(t)
     # at the mid-point. Prolongation samples the same piecewise linear functions, whose kinks stay on nodes: the ODE is
-    # the same on every level and smooth inside each step. So the error is O(h^4) for any weights: a factor 16 a level.
+    # the same on every level and smooth inside each step. So the error is O(h^4) for any weights: a factor 16 per level.
     net, y = neural_ode(depth=2, scale=0.1), torch.randn(20, 3, dtype=F64)
     outputs = []
     for _ in range(5):

@@ -36,11 +36,6 @@ def softmax(A: Tensor) -> Tensor:
     return torch.softmax(A.T, 0).T
 
 
-def argmax(A: Tensor) -> Tensor:
-    """Column of the largest entry of each row."""
-    return by_columns(A).T.max(0).indices
-
-
 def log_sum_exp(A: Tensor) -> Tensor:
     """log sum exp of each row."""
     return torch.logsumexp(A.T, 0)

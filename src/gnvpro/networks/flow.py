@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from gnvpro.network.derivatives.protocol import OuterBlock, Rows
 
-# Stages are swept in blocks of at most this many bytes, so that a drive is used while it is in the cache.
+# Stages are swept in blocks of at most this many bytes: the cotangents of m seeds are never held for all stages at once.
 BLOCK_BYTES = 2**20
 
 

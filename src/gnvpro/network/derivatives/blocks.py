@@ -88,17 +88,14 @@ class Blocks:
     def reseed(self, R: Tensor) -> Blocks:
         """R_n J_n, for R (m', n, m)."""
         weights = R.transpose(1, 2)  # (m', m, n)
-
-        def mixed(J: Tensor) -> Tensor:
-            out = J.new_zeros((J.shape[0], R.shape[0], J.shape[2]))
-            for j, row in enumerate(weights.unbind()):
-                for k, weight in enumerate(row.unbind()):
-                    if weight.any():  # R is upper triangular where there are more targets than features
-                        out[:, j].addcmul_(J[:, k], weight)
-            return out
-
-        blocks = (replace(b, g=mixed(b.g)) if isinstance(b, OuterBlock) else mixed(b) for b in self.blocks)
-        return Blocks(tuple(blocks))
+        return Blocks(
+            tuple(
+                replace(block, g=_over_seeds(block.g, weights))
+                if isinstance(block, OuterBlock)
+                else _over_seeds(block, weights)
+                for block in self.blocks
+            )
+        )
 
 
 def _add_product(out: Tensor, left: Block, right: Block) -> None:
