@@ -55,8 +55,8 @@ class Steps:
 class Tape(Steps):
     """The same, written to where the derivative looks for states and slopes.
 
-    `weights` are the factors with which activations enter the next state. Activations are kept in the place of the slopes until their
-    step ends.
+    `weights` are the factors with which activations enter the next state. Activations are kept in the place of the slopes
+    until their step ends.
     """
 
     def __init__(self, u: Tensor, weights: list[float], stages_per_step: int) -> None:
