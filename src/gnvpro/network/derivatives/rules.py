@@ -35,9 +35,6 @@ def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> 
     weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
     assert weight is not None
     padding = tuple(reversed(before))  # numbers also for padding="same"
-    if inputs.dtype == torch.float32 and inputs.device.type == "cpu":
-        # Convolutions do not care, average pooling after them is five times faster.
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
     options = (module.stride, padding, module.dilation, module.groups)
     return torch.conv2d(inputs, weight, bias, *options), ConvLayer(inputs, weight, frozenset(params), *options)
 
@@ -48,13 +45,11 @@ def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor
     kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
     options = (kernel, stride, padding, module.ceil_mode, module.count_include_pad, module.divisor_override)
     shape = inputs.shape[1:]
-    channels_last = inputs.is_contiguous(memory_format=torch.channels_last)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def backward(c: Tensor) -> Tensor:
         # The kernel asks for the inputs but reads only their shape.
-        like = torch.empty((len(c), *shape), dtype=c.dtype, device=c.device, memory_format=layout)
-        return torch.ops.aten.avg_pool2d_backward(c.contiguous(memory_format=layout), like, *options)
+        like = c.new_empty(len(c), *shape)
+        return torch.ops.aten.avg_pool2d_backward(c.contiguous(), like, *options)
 
     def forward(x: Tensor) -> Tensor:
         return torch.ops.aten.avg_pool2d(x, *options)
