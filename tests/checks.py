@@ -62,6 +62,14 @@ def relative(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm().clamp_min(1e-300))
 
 
+def randomized(net: nn.Module, scale: float = 0.5) -> nn.Module:
+    """The network with all its parameters drawn anew."""
+    torch.manual_seed(1)
+    for p in net.parameters():
+        nn.init.normal_(p, std=scale)
+    return net
+
+
 @dataclass(frozen=True)
 class Dense:
     """Phi(theta, W) of a small problem and all its derivatives as matrices."""

@@ -147,7 +147,7 @@ def test_inverse_hessian_is_the_inverse_of_autograds_hessian(name):
 @pytest.mark.parametrize("numbers", [1, 1_000, 1_000_000])  # one row at a time, some, all
 @each_problem
 def test_assembled_hessian_is_autograds(name, numbers, monkeypatch):
-    monkeypatch.setattr("gnvpro.head.hessian.NUMBERS", numbers)
+    monkeypatch.setattr("gnvpro.head.hessian.MAX_PRODUCT_ENTRIES", numbers)
     Z, misfit, a2 = problem(name)
     W = torch.randn(misfit.targets.shape[1], Z.shape[1], dtype=F64, generator=torch.Generator().manual_seed(7)) / 10
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(W).reshape(W.numel(), W.numel())

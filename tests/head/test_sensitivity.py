@@ -10,8 +10,8 @@ from cases import F64, Poisson
 from checks import adjoint_gap, against_dense, relative, taylor_order
 from gnvpro import HalfSquaredError, Logistic, Multinomial, Newton, NewtonKrylov
 from gnvpro.head.least_squares import LeastSquares
-from gnvpro.problem.misfit import Misfit
 from gnvpro.head.sensitivity import ReducedDerivatives
+from gnvpro.problem.misfit import Misfit
 
 
 def rand(*shape, seed):

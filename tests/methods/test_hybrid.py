@@ -5,27 +5,27 @@ import math
 
 import pytest
 import torch
+from gnvpro.methods.choose_solver import DenseSettings
+from gnvpro.methods.trust_region import HybridMethod
 from hypothesis import given
 from hypothesis import strategies as st
+from test_trust_region import Function, rosenbrock
 from torch import nn
 
 import gnvpro
 from cases import made
 from checks import F64
-from gnvpro.methods.gnvpro import gnvpro as gnvpro_method
-from gnvpro.minimize.quasi_newton import GROWTH, PAIRS, STEPS, Hybrid, Pairs, ritz_of
-from gnvpro.minimize.krylov import Krylov, KrylovModel, arnoldi
-from gnvpro.methods.protocol import Settings, Start, Trial
-from gnvpro.networks import NeuralODE
 from gnvpro.head.newton import Newton
-from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.methods.auto import CheapSteps, QuickStart
+from gnvpro.methods.gnvpro import gnvpro as gnvpro_method
+from gnvpro.methods.protocol import Settings, Start, Trial
+from gnvpro.minimize.krylov import Krylov, KrylovModel, arnoldi
 from gnvpro.minimize.line_model import LineModel, SearchRule
-from gnvpro.methods.choose_solver import DenseSettings
+from gnvpro.minimize.quasi_newton import GROWTH, PAIRS, STEPS, Hybrid, Pairs, ritz_of
 from gnvpro.minimize.step_rules import Search
 from gnvpro.minimize.trust_region import TrustRegion
-from gnvpro.methods.trust_region import HybridMethod
-from test_trust_region import Function, rosenbrock
+from gnvpro.networks import NeuralODE
+from gnvpro.objectives.reduced import ReducedPoint
 
 torch.manual_seed(0)
 N = 12

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 import gnvpro
-from gnvpro.objectives.arguments import check_targets
-from gnvpro.network.find_head import find_head
-from gnvpro.methods.stochastic import shuffled
 from gnvpro.head.least_squares import LeastSquares
-from gnvpro.problem.losses import HalfSquaredError, Multinomial, get_loss, one_hot
 from gnvpro.methods.protocol import Settings, Start
+from gnvpro.methods.stochastic import shuffled
+from gnvpro.network.find_head import find_head
 from gnvpro.network.separable import SeparableNetwork, WorkMeter
+from gnvpro.objectives.arguments import check_targets
 from gnvpro.objectives.reduced import Problem, ReducedObjective
+from gnvpro.problem.losses import HalfSquaredError, Multinomial, get_loss, one_hot
 from gnvpro.training.run import METHODS as MAKERS
 
 METHODS = ["gnvpro", "gauss-newton", "lbfgs-vpro", "adam", "nesterov"]

@@ -14,10 +14,10 @@ from torch import Tensor
 from cases import made
 from checks import F64
 from gnvpro import Status
-from gnvpro.minimize.krylov import Krylov
-from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.linalg.operators import symmetric
+from gnvpro.minimize.krylov import Krylov
 from gnvpro.minimize.trust_region import RadiusRule, TrustRegion, minimize
+from gnvpro.objectives.reduced import ReducedObjective
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from gnvpro.methods.choose_solver import DenseSettings
 from torch import Tensor, nn
 
 import gnvpro
 from cases import F64, SkipNet, made, mlp
 from checks import adjoint_gap, relative
+from gnvpro.linalg.operators import LinearOperator
 from gnvpro.network import memory
-from gnvpro.network.passes import chunks_kept, samples_at_once
 from gnvpro.network.find_head import find_head
 from gnvpro.network.memory import Footprint, footprint
+from gnvpro.network.passes import chunks_kept, samples_at_once
 from gnvpro.network.separable import SeparableNetwork, WorkMeter
 from gnvpro.networks import ConvNet, NeuralODE
-from gnvpro.linalg.operators import LinearOperator
-from gnvpro.methods.choose_solver import DenseSettings
 
 SAMPLES = 60
 GENEROUS = 1e12

@@ -8,10 +8,10 @@ from torch import nn
 
 from cases import CASES, F64, SkipNet, made, mlp
 from checks import adjoint_gap, relative
-from gnvpro.network.find_head import find_head
 from gnvpro.head.eliminator import with_ones
-from gnvpro.network.separable import SeparableNetwork, WorkMeter, cached_chunk
 from gnvpro.linalg.operators import LinearOperator
+from gnvpro.network.find_head import find_head
+from gnvpro.network.separable import SeparableNetwork, WorkMeter, cached_chunk
 
 
 def network_of(model, inputs, chunk=None):

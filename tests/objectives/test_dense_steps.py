@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from gnvpro.methods.choose_solver import DenseSettings, choose_solver, make_assembler
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.objectives.gauss_newton_matrix import GaussNewton
-from gnvpro.objectives.geodesic import LEAST_SHARE, Dense, DenseModel, Geodesic
-from gnvpro.network.subspace import all_directions, choose, moving_directions
-from gnvpro.network.find_head import find_head
 from gnvpro.head.eliminator import Eliminator
 from gnvpro.head.least_squares import LeastSquares
+from gnvpro.head.newton import Newton, NewtonKrylov
+from gnvpro.minimize.step_rules import Damping, NielsenRule, RadiusRule, Step
+from gnvpro.network.find_head import find_head
+from gnvpro.network.separable import SeparableNetwork, WorkMeter
+from gnvpro.network.subspace import all_directions, choose, moving_directions
+from gnvpro.networks import MLP, NeuralODE, ResNet
+from gnvpro.objectives.gauss_newton_matrix import GaussNewton
+from gnvpro.objectives.geodesic import LEAST_SHARE, Dense, DenseModel, Geodesic
+from gnvpro.objectives.reduced import Problem, ReducedObjective, ReducedPoint
 from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial, prepare_targets
 from gnvpro.problem.misfit import Misfit, matrix_root
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
-from gnvpro.networks import MLP, NeuralODE, ResNet
-from gnvpro.head.newton import Newton, NewtonKrylov
-from gnvpro.objectives.reduced import Problem, ReducedObjective, ReducedPoint
 from gnvpro.problem.penalties import Tikhonov, time_differences
-from gnvpro.methods.choose_solver import DenseSettings, choose_solver, make_assembler
-from gnvpro.minimize.step_rules import Damping, NielsenRule, RadiusRule, Step
 
 F64 = torch.float64
 
@@ -258,7 +258,9 @@ def test_work_is_one_unit_a_seed_and_the_gradient_comes_with_it(name: str, full:
     assert meter.work == 1 + passes
     network = point.problem.network
     assert point.assembler is not None
-    assert point.assembler.passes(network.n_features, network.n_targets, point.problem.misfit.identity_hessian) == passes
+    assert (
+        point.assembler.passes(network.n_features, network.n_targets, point.problem.misfit.identity_hessian) == passes
+    )
 
 
 def test_matrix_root_squares_to_the_hessian() -> None:

@@ -11,8 +11,8 @@ from torch.func import jacrev
 
 from cases import CASES, DOUBLE, F64, Case, labels, made, make, mlp, real
 from checks import adjoint_gap, against_dense, relative, taylor_order
-from gnvpro.networks import ResNet
 from gnvpro.head.newton import Newton, NewtonKrylov
+from gnvpro.networks import ResNet
 from gnvpro.objectives.reduced import FullObjective, ReducedObjective
 
 every_case = pytest.mark.parametrize("name", CASES)

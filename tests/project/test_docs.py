@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from test_readme import python_blocks
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import gnvpro
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.data import cdr
-from gnvpro.sklearn.base import continued
 from gnvpro.objectives.posterior import HeadPosterior, feature_dof, head_dof, head_posterior
+from gnvpro.sklearn.base import continued
 
 QUICK = {"work": 40, "random_state": 0}
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import gnvpro
-from gnvpro.training import checkpoint
 from gnvpro.networks import NeuralODE
+from gnvpro.training import checkpoint
 
 INPUTS = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(20, 3)
 TARGETS = torch.sin(INPUTS.sum(1, keepdim=True))

@@ -17,21 +17,19 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import by_columns
-from gnvpro.linalg.symmetric_products import pairs, places
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
 from gnvpro.problem.misfit import Misfit
-
-NUMBERS = 1_000_000  # that the products of pairs may take at a time
 
 
 def assemble_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
     """The Hessian in vec(W)."""
     K, f = outputs.shape[1], Z.shape[1]
     sums = Z.new_zeros((K * (K + 1) // 2, f * (f + 1) // 2))
-    chunk = max(1, NUMBERS // sum(sums.shape))
+    chunk = max(1, MAX_PRODUCT_ENTRIES // sum(sums.shape))
     for curved, z in zip(pairs_of_outputs(misfit, outputs, chunk), Z.T.split(chunk, 1), strict=True):
-        sums.addmm_(curved, pairs(z).T)
+        sums.addmm_(curved, unique_products(z).T)
     sums = misfit.over.total(sums)
-    H = sums[places(K, Z.device)][:, places(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
+    H = sums[pair_index(K, Z.device)][:, pair_index(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
     H.diagonal().add_(head_penalty)
     return H
 
@@ -56,8 +54,8 @@ def pairs_of_outputs(misfit: Misfit, outputs: Tensor, chunk: int) -> Iterator[Te
         columns = [apply(unit.expand_as(outputs)).T[k:] for k, unit in enumerate(units)]
         yield from torch.cat(columns).split(chunk, 1)
         return
-    squares = places(K, outputs.device).view(K, K).diagonal()
+    squares = pair_index(K, outputs.device).view(K, K).diagonal()
     for d, v in zip(*(factor.T.split(chunk, 1) for factor in factors), strict=True):
-        h = pairs(v).neg_()
+        h = unique_products(v).neg_()
         h[squares] += d
         yield h

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.status import Status
@@ -60,7 +60,7 @@ class LeastSquares:
             W = decomposition.head(misfit)
         return HeadFit(
             W,
-            times(Z, W.T),
+            matmul_small(Z, W.T),
             Status.CONVERGED,
             1,
             Once(lambda: (decomposition.inverse(W.shape), None)),

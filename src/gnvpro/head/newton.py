@@ -25,7 +25,7 @@ from torch import Tensor
 from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.head.hessian import approximate_hessian, assemble_hessian
 from gnvpro.linalg.cholesky import damped_cholesky
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi, krylov_model
@@ -114,7 +114,7 @@ class HeadObjective:
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """The Hessian in W as a map of dW."""
         apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
-        return lambda dW: inner(apply(times(self.Z, dW.T)), self.Z) + self.head_penalty * dW
+        return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.head_penalty * dW
 
     def gradient_W(self, outputs: Tensor, W: Tensor) -> Tensor:
         """The gradient in W."""
@@ -127,7 +127,7 @@ class HeadObjective:
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
         """Evaluate; needs no help from a point near by."""
         W = self.to_W(x)
-        outputs = times(self.Z, W.T)
+        outputs = matmul_small(self.Z, W.T)
         value = self.misfit.value(outputs) + ridge(self.head_penalty, W)
         return HeadPoint(self, x, W, outputs, value)
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.problem.misfit import Misfit
 
@@ -65,7 +65,7 @@ class HeadSensitivity:
 
     def feature_gradient(self) -> Tensor:
         """The gradient of the reduced misfit in the features: the head's own motion contributes nothing at a minimum."""
-        return times(self.G, self.W)
+        return matmul_small(self.G, self.W)
 
     def _pad(self, D: Tensor) -> Tensor:
         """(n_targets, n_features) with a zero column for the bias, whose feature is constant."""
@@ -77,11 +77,15 @@ class HeadSensitivity:
         inverse, inner = self.fit.inverse_hessian, self.misfit.over.inner
 
         def mv(dZ: Tensor) -> Tensor:
-            return -inverse.mv(inner(self._apply_hessian(times(dZ, self.W.T)), self.Z) + self._pad(inner(self.G, dZ)))
+            return -inverse.mv(
+                inner(self._apply_hessian(matmul_small(dZ, self.W.T)), self.Z) + self._pad(inner(self.G, dZ))
+            )
 
         def rmv(dW: Tensor) -> Tensor:
             D = -inverse.rmv(dW)
-            return times(self._apply_hessian(times(self.Z, D.T)), self.W) + times(self.G, D[:, : self.n_features])
+            return matmul_small(self._apply_hessian(matmul_small(self.Z, D.T)), self.W) + matmul_small(
+                self.G, D[:, : self.n_features]
+            )
 
         return LinearOperator((self.Z.shape[0], self.n_features), tuple(self.fit.W.shape), mv, rmv)
 
@@ -91,10 +95,10 @@ class HeadSensitivity:
         head = self.head_jacobian
 
         def mv(dZ: Tensor) -> Tensor:
-            return times(dZ, self.W.T) + times(self.Z, head.mv(dZ).T)
+            return matmul_small(dZ, self.W.T) + matmul_small(self.Z, head.mv(dZ).T)
 
         def rmv(d_outputs: Tensor) -> Tensor:
-            return times(d_outputs, self.W) + head.rmv(self.misfit.over.inner(d_outputs, self.Z))
+            return matmul_small(d_outputs, self.W) + head.rmv(self.misfit.over.inner(d_outputs, self.Z))
 
         return LinearOperator(head.domain, tuple(self.fit.outputs.shape), mv, rmv)
 
@@ -114,17 +118,17 @@ class HeadSensitivity:
 
     def _curvature_exact(self, dZ: Tensor) -> Tensor:
         inverse = self.fit.inverse_hessian.mv
-        bent = self._apply_hessian(times(dZ, self.W.T))
-        bent = bent - self._apply_hessian(times(self.Z, inverse(self.misfit.over.inner(bent, self.Z)).T))
-        return times(bent, self.W) + self._residual_term(dZ)
+        bent = self._apply_hessian(matmul_small(dZ, self.W.T))
+        bent = bent - self._apply_hessian(matmul_small(self.Z, inverse(self.misfit.over.inner(bent, self.Z)).T))
+        return matmul_small(bent, self.W) + self._residual_term(dZ)
 
     def _curvature_rowwise(self, dZ: Tensor) -> Tensor:
         # inv multiplies from the right only, so it may act on (n_features, n_features) blocks before W does
         weights = self.misfit.weights
         weighted = weights * dZ
         block = self.fit.inverse_hessian.mv(self.misfit.over.inner(weighted, self.Z))
-        return times(weighted - weights * times(self.Z, block.T), self._gram) + self._residual_term(dZ)
+        return matmul_small(weighted - weights * matmul_small(self.Z, block.T), self._gram) + self._residual_term(dZ)
 
     def _residual_term(self, dZ: Tensor) -> Tensor:
         S2 = self._pad(self.misfit.over.inner(self.G, dZ))
-        return times(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])
+        return matmul_small(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])

@@ -1,11 +1,11 @@
-"""Matrices of many rows and few columns, a row for each sample, stored by columns.
+"""Matrices of many rows and few columns, one row per sample, stored by columns.
 
 Features, outputs, targets and their tangents are such matrices, (rows, columns) in every formula. In memory a column lies in
 one piece: a product with a small matrix then runs along the samples, and so do sums over columns and the exponentials of
 a softmax. With 5000 rows of 4 or 5 that is 3 to 5 times as fast as row by row, with 3000 rows of 32 still 1.5 times.
 
-torch stores the result of a product by rows, whatever it was given, but keeps the layout in everything pointwise. So it
-takes no more than the functions below, each of which takes any layout and returns columns.
+torch stores the result of a product by rows, whatever it was given, but keeps the layout in everything pointwise. So no more
+is needed than the functions below, each of which takes any layout and returns columns.
 """
 
 from __future__ import annotations
@@ -21,28 +21,21 @@ def by_columns(A: Tensor) -> Tensor:
     return A.T.contiguous().T
 
 
-def times(A: Tensor, M: Tensor, row: Tensor | None = None) -> Tensor:
-    """A M, for a small matrix M; plus a row, if given."""
+def matmul_small(A: Tensor, M: Tensor, row: Tensor | None = None) -> Tensor:
+    """A M, for a small matrix M; plus the same row everywhere, if given."""
     return (M.T @ A.T if row is None else torch.addmm(row[:, None], M.T, A.T)).T
 
 
-def stacked(parts: Sequence[Tensor]) -> Tensor:
-    """One above the other; a single part as it is."""
+def stack_rows(parts: Sequence[Tensor]) -> Tensor:
+    """The parts one above the other; a single part as it is."""
     return parts[0] if len(parts) == 1 else torch.cat([part.T for part in parts], 1).T
 
 
 def softmax(A: Tensor) -> Tensor:
-    """That of every row."""
+    """Softmax of each row."""
     return torch.softmax(A.T, 0).T
 
 
-def argmax(A: Tensor) -> Tensor:
-    """The column of the largest entry of every row."""
-    return by_columns(A).T.max(0).indices
-
-
 def log_sum_exp(A: Tensor) -> Tensor:
-    """That of every row; in steps, which take half the time of `torch.logsumexp` and less."""
-    columns = by_columns(A).T
-    largest = columns.amax(0)
-    return torch.exp(columns - largest).sum(0).log_().add_(largest)
+    """log sum exp of each row."""
+    return torch.logsumexp(A.T, 0)

@@ -1,4 +1,4 @@
-"""The products of rows with each other, each pair once: what sums of symmetric matrices over samples are made of."""
+"""Products of rows with each other, each pair once: symmetric matrices summed over samples are made of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+MAX_PRODUCT_ENTRIES = 1_000_000  # entries of products of rows that are held at a time, while samples are summed
 
-def pairs(rows: Tensor) -> Tensor:
-    """The products of a row with itself and every later one, for each row."""
-    count, n = rows.shape
-    out, start = rows.new_empty(count * (count + 1) // 2, n), 0
-    for k, row in enumerate(rows.unbind()):
-        torch.mul(rows[k:], row, out=out[start : start + count - k])
-        start += count - k
-    return out
+
+def unique_products(rows: Tensor) -> Tensor:
+    """Products of each row with itself and every later one: (count (count + 1) / 2, n) of (count, n)."""
+    k, l = torch.triu_indices(len(rows), len(rows), device=rows.device)
+    return rows[k] * rows[l]
 
 
 @lru_cache(maxsize=64)
-def places(count: int, device: torch.device) -> Tensor:
-    """Where the pair (k, l) stands among `pairs`: for every k and every l, one after the other."""
+def pair_index(count: int, device: torch.device) -> Tensor:
+    """Index into `unique_products` of every ordered pair (k, l), row-major."""
     k, l = torch.triu_indices(count, count, device=device)
-    where = torch.empty(count, count, dtype=torch.int64, device=device)
-    where[k, l] = where[l, k] = torch.arange(len(k), device=device)
-    return where.view(-1)
+    index = torch.empty(count, count, dtype=torch.int64, device=device)
+    index[k, l] = index[l, k] = torch.arange(len(k), device=device)
+    return index.view(-1)

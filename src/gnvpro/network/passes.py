@@ -19,10 +19,9 @@ from math import inf
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.columns import stacked
+from gnvpro.linalg.columns import stack_rows
 from gnvpro.linalg.sums import SampleSum
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
-from gnvpro.network.derivatives.blocks import Rows
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.memory import Footprint
 from gnvpro.network.work import WorkMeter
 
@@ -97,7 +96,7 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, dtype: torch.dtype) -> Fea
 
     def jvp(d_theta: Tensor) -> Tensor:
         chunks.meter.count(samples)
-        return stacked([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
+        return stack_rows([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
         chunks.meter.count(samples)
@@ -117,4 +116,4 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, dtype: torch.dtype) -> Fea
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(stacked(features), jvp, vjp, jacobian, chunks.free)
+    return FeatureLinearization(stack_rows(features), jvp, vjp, jacobian, chunks.free)

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gnvpro.linalg.sums import SampleSum
-from gnvpro.network.derivatives.autodiff import FeatureLinearization, linearize_by_autodiff
-from gnvpro.network.derivatives.blocks import Rows, factored_jacobian
+from gnvpro.network.derivatives.autodiff import linearize_by_autodiff
 from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.evaluation import evaluating
 from gnvpro.network.find_head import HeadLocation
 from gnvpro.network.memory import Footprint, footprint
@@ -251,7 +251,7 @@ class SeparableNetwork:
             return self.join({prefix + name: value for name, value in gradients.items()})
 
         def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
-            rows, _ = factored_jacobian(layers, seeds.reshape(len(seeds), *shape), False)
+            rows, _ = layers.jacobian(seeds.reshape(len(seeds), *shape), False)
             yield slice(None), {prefix + name: value for name, value in rows.items()}
 
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)

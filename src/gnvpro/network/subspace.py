@@ -24,7 +24,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.blocks import Block, Blocks, Outer, Rows
+from gnvpro.network.derivatives.blocks import Blocks
+from gnvpro.network.derivatives.protocol import Block, OuterBlock, Rows
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
@@ -97,10 +98,10 @@ class Subspace:
         m, n = (first[0] if isinstance(first, list) else first).shape[1:]
         for name, rows, entries in self._blocks:
             block = jacobians.get(name)
-            outer = [block] if isinstance(block, Outer) else block if isinstance(block, list) else []
+            outer = [block] if isinstance(block, OuterBlock) else block if isinstance(block, list) else []
             if outer and entries is None:
                 close()
-                blocks.extend(Outer(each.g.to(like), each.x.to(like)) for each in outer)
+                blocks.extend(OuterBlock(each.g.to(like), each.x.to(like)) for each in outer)
             elif outer:
                 run.append((torch.cat([each.dense() for each in outer]), entries))
             elif block is None:

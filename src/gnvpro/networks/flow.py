@@ -10,7 +10,7 @@ stages with tanh replaced by the slope 1 - k_i^2:
 
 so states, slopes and matrices are kept once, when linearising. The weight parts are batched over many stages, as
 [dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which is left with two small
-operations a stage.
+operations per stage.
 
 Legend: arrays are feature-major, (width, samples), because the matrices are small and the samples many, and because
 per-sample Jacobians (parameter, seed, sample) then grow along their last axis.
@@ -25,12 +25,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-# Stages are swept in blocks of at most this many bytes, so that a drive is used while it is in the cache.
+from gnvpro.network.derivatives.protocol import OuterBlock, Rows
+
+# Stages are swept in blocks of at most this many bytes: the cotangents of m seeds are never held for all stages at once.
 BLOCK_BYTES = 2**20
 
 
@@ -53,11 +55,11 @@ class Steps:
 class Tape(Steps):
     """The same, written to where the derivative looks for states and slopes.
 
-    `weights` tell how each activation enters the next state. Activations are kept in the place of the slopes until their
-    step ends.
+    `weights` are the factors with which activations enter the next state. Activations are kept in the place of the slopes
+    until their step ends.
     """
 
-    def __init__(self, u: Tensor, weights: list[float], stages_a_step: int) -> None:
+    def __init__(self, u: Tensor, weights: list[float], stages_per_step: int) -> None:
         width, n = u.shape
         self.states = u.new_empty(len(weights) + 1, width + 1, n)  # the last is the output
         self.states[:, width] = 1
@@ -65,7 +67,7 @@ class Tape(Steps):
         self._minus = u.new_tensor(weights).neg_()[:, None, None]
         self._u, self._k = self.states[:, :width].unbind(), self.slopes.unbind()
         self._u[0].copy_(u)
-        self._stages_a_step, self._stage = stages_a_step, 0
+        self._stages_per_step, self._stage = stages_per_step, 0
 
     def activate(self, x: Tensor) -> Tensor:
         """Into the slopes."""
@@ -78,7 +80,7 @@ class Tape(Steps):
 
     def end_step(self, u: Tensor) -> Tensor:
         """Weight times 1 - k^2 in the place of the activations of the step."""
-        done = slice(self._stage - self._stages_a_step, self._stage)
+        done = slice(self._stage - self._stages_per_step, self._stage)
         self.slopes[done].square_().sub_(1).mul_(self._minus[done])
         return u
 
@@ -86,8 +88,7 @@ class Tape(Steps):
 class TangentFlow(ABC):
     """Derivative of a flow u(0) -> u(final_time), feature-major."""
 
-    stages_a_step: ClassVar[int]
-    own_matrices: ClassVar[bool]  # whether each stage has the weights of a node to itself
+    stages_per_step: ClassVar[int]
 
     def __init__(self, tape: Tape, matrices: Tensor) -> None:
         self.states, self.slopes, self.matrices = tape.states[:-1], tape.slopes, matrices
@@ -121,9 +122,9 @@ class TangentFlow(ABC):
         return self.node_weights(d_stages), pulled[:, 0]
 
     def blocks(self, m: int) -> list[slice]:
-        """Whole steps, in order, for m cotangents a sample."""
+        """Whole steps, in order, for m cotangents per sample."""
         stages, width, n = self.slopes.shape
-        step = self.stages_a_step
+        step = self.stages_per_step
         steps = max(1, BLOCK_BYTES // (step * width * m * n * self.slopes.element_size()))
         return [slice(i, min(i + steps * step, stages)) for i in range(0, stages, steps * step)]
 
@@ -144,13 +145,13 @@ class TangentFlow(ABC):
         """Transpose of `stage_weights`."""
 
     @abstractmethod
-    def jacobians(self, cotangent: Tensor, want_K: bool) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Per-sample derivatives in K, if wanted, and b, (numel, m, n), and the initial cotangent."""
+    def jacobians(self, cotangent: Tensor) -> tuple[Tensor | list[OuterBlock], Tensor, Tensor]:
+        """Per-sample derivatives in K and b, (numel, m, n), and the initial cotangent."""
 
 
 @dataclass(frozen=True)
 class FlowLinearization:
-    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.chain.Linearization`."""
+    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.protocol.Linearization`."""
 
     output: Tensor
     shapes: Mapping[str, torch.Size]
@@ -205,16 +206,12 @@ class FlowLinearization:
         return {name: gradients[name] for name in self.shapes}, d_inputs
 
     @torch.no_grad()
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Per-sample derivatives (numel, m, n) of m cotangents a sample; see `Linearization.jacobian`."""
-        m, n, width = seeds.shape
-        rows: dict[str, Any] = {}
-        rows["K"], rows["b"], pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous(), "K" in self.shapes)
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+        """Per-sample derivatives of m cotangents per sample; the opening layer is linear, so that K_in has outer products."""
+        in_K, in_b, pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous())
         g_in = pulled * self.opening_slope[:, None]
-        rows["b_in"] = g_in
-        if "K_in" in self.shapes:
-            rows["K_in"] = (g_in[:, None] * self.inputs.T.contiguous()[:, None]).reshape(-1, m, n)
-        d_inputs = (self.K_in.T @ g_in.view(width, -1)).reshape(-1, m, n).permute(1, 2, 0) if want_inputs else None
+        rows = {"K": in_K, "b": in_b, "K_in": OuterBlock(g_in, self.inputs.T.contiguous()), "b_in": g_in}
+        d_inputs = (self.K_in.T @ g_in.flatten(1)).view(-1, *g_in.shape[1:]).permute(1, 2, 0) if want_inputs else None
         return {name: rows[name] for name in self.shapes}, d_inputs
 
 
@@ -279,14 +276,14 @@ class Flow(nn.Module, ABC):
 
     @torch.no_grad()
     def linearize(self, params: Mapping[str, Tensor], inputs: Tensor) -> FlowLinearization | None:
-        """Output and derivative at the given parameter values; the rule `gnvpro.linearize` looks for."""
+        """Output and derivative at the given parameter values; see `gnvpro.network.derivatives.chain`."""
         if inputs.dim() != 2:
             return None
         own = {name: p.detach() for name, p in self.named_parameters()}
         values = {name: params.get(name, p) for name, p in own.items()}
         u = _open(inputs, values["K_in"], values["b_in"])
         matrices, biases = self.stages(values["K"], values["b"])
-        tape = Tape(u, self.tape_weights(), self.tangent.stages_a_step)
+        tape = Tape(u, self.tape_weights(), self.tangent.stages_per_step)
         final = self.advance(u, matrices, biases, tape)
         return FlowLinearization(
             output=final.T.reshape(*inputs.shape[:-1], self.width),

@@ -31,7 +31,7 @@ class NeuralODE(Flow):
     torch.Size([4, 72])
     """
 
-    antisymmetric_parameters = ("K",)  # used only as K - K^T; see `gnvpro.directions`
+    antisymmetric_parameters = ("K",)  # used only as K - K^T; see `gnvpro.network.subspace`
 
     def __init__(
         self,
@@ -91,8 +91,7 @@ class NeuralODE(Flow):
 class TangentRK4(TangentFlow):
     """Derivative of the RK4 steps; the slopes carry h/2, h/2, h and h/6."""
 
-    stages_a_step = 4
-    own_matrices = False  # a node's weights are those of the two steps beside it
+    stages_per_step = 4
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """Tangent through the steps."""
@@ -137,7 +136,7 @@ class TangentRK4(TangentFlow):
         d_nodes[..., :-1].sub_(dA.mT)
         return d_nodes
 
-    def jacobians(self, cotangent: Tensor, want_K: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def jacobians(self, cotangent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Skew parts of the outer products g u' of the six stages around each node."""
         width, m, n = cotangent.shape
         nodes = len(self.slopes) // 4 + 1

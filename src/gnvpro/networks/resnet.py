@@ -1,4 +1,4 @@
-"""Residual network: forward Euler steps of u' = tanh(K u + b), one pair K_j, b_j a step.
+"""Residual network: forward Euler steps of u' = tanh(K u + b), one pair K_j, b_j per step.
 
 u_0 = tanh(K_in y + b_in),    u_{j+1} = u_j + h tanh(K_j u_j + b_j),    h = final_time / depth
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gnvpro.network.derivatives.protocol import OuterBlock
 from gnvpro.networks.flow import Flow, Steps, TangentFlow
 
 
@@ -31,7 +32,7 @@ class ResNet(Flow):
         super().__init__(n_inputs, width, depth, final_time, depth, device, dtype)
 
     def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """One stage a step, with the weights of its node."""
+        """One stage per step, with the weights of its node."""
         return K, b
 
     def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
@@ -49,8 +50,7 @@ class ResNet(Flow):
 class TangentEuler(TangentFlow):
     """Derivative of the Euler steps; the slopes carry the factor h."""
 
-    stages_a_step = 1
-    own_matrices = True
+    stages_per_step = 1
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
         """du <- du + h s (K du + drive)."""
@@ -75,18 +75,16 @@ class TangentEuler(TangentFlow):
         """Stages are nodes."""
         return d_stages
 
-    def jacobians(self, cotangent: Tensor, want_K: bool) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Outer products g u' and the stage cotangents themselves."""
-        stages = len(self.slopes)
-        width, m, n = cotangent.shape
-        in_b = cotangent.new_empty(stages, width, m, n)
+    def jacobians(self, cotangent: Tensor) -> tuple[list[OuterBlock], Tensor, Tensor]:
+        """Every stage has a matrix of its own: outer products g u', and the stage cotangents themselves."""
+        in_b = cotangent.new_empty(len(self.slopes), *cotangent.shape)
 
         def collect(block: slice, g: Tensor) -> None:
             in_b[block] = g
 
         pulled = self.pull(cotangent, collect)
-        in_K = (in_b[:, :, None] * self.states[:, None, :-1, None]).view(-1, m, n) if want_K else None
-        return in_K, in_b.view(-1, m, n), pulled
+        in_K = [OuterBlock(g, u) for g, u in zip(in_b, self.states[:, :-1], strict=True)]
+        return in_K, in_b.flatten(0, 1), pulled
 
 
 ResNet.tangent = TangentEuler

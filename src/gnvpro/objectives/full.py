@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import append_bias_column
-from gnvpro.linalg.columns import times
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.protocol import FeatureLinearization
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.penalties import ridge
 
@@ -40,7 +40,7 @@ class FullPoint:
     @cached_property
     def outputs(self) -> Tensor:
         """The outputs on the samples."""
-        return times(self.Z, self.W.T)
+        return matmul_small(self.Z, self.W.T)
 
     @cached_property
     def misfit(self) -> float:
@@ -62,7 +62,7 @@ class FullPoint:
         def make() -> Tensor:
             problem = self.problem
             G = problem.misfit.gradient(self.outputs)
-            d_theta = self.linearization.vjp(times(G, self._W)) + problem.theta_penalty.hessian_mv(self.theta)
+            d_theta = self.linearization.vjp(matmul_small(G, self._W)) + problem.theta_penalty.hessian_mv(self.theta)
             d_W = problem.misfit.over.inner(G, self.Z) + problem.head_penalty * self.W
             return torch.cat([d_theta, d_W.reshape(-1)])
 
@@ -94,10 +94,10 @@ class FullPoint:
         inner = self.problem.misfit.over.inner
 
         def mv(v: Tensor) -> Tensor:
-            return times(jvp(v[:n]), self._W.T) + times(self.Z, v[n:].reshape(self.W.shape).T)
+            return matmul_small(jvp(v[:n]), self._W.T) + matmul_small(self.Z, v[n:].reshape(self.W.shape).T)
 
         def rmv(d_outputs: Tensor) -> Tensor:
-            return torch.cat([vjp(times(d_outputs, self._W)), inner(d_outputs, self.Z).reshape(-1)])
+            return torch.cat([vjp(matmul_small(d_outputs, self._W)), inner(d_outputs, self.Z).reshape(-1)])
 
         return LinearOperator(tuple(self.x.shape), tuple(self.outputs.shape), mv, rmv)
 

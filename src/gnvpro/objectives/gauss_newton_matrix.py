@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.sensitivity import HeadSensitivity
-from gnvpro.linalg.columns import times
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
-from gnvpro.network.derivatives.blocks import Blocks, Rows, add_square
+from gnvpro.linalg.columns import matmul_small
+from gnvpro.network.derivatives.blocks import Blocks, add_square
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.subspace import Subspace
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.misfit import Misfit
@@ -88,7 +88,7 @@ class CommonRoot:
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of R J (x) sqrt(w) z."""
-        return J.couple(self.root_weights[rows] * Z[rows])
+        return J.sum_with(self.root_weights[rows] * Z[rows])
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class RowRoot:
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
-        return J.couple_each(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
+        return J.sum_weighted_with(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
@@ -206,8 +206,8 @@ class _Accumulator:
     def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
         J = self.subspace.gather(jacobians, self.square)
         self.gradient += J.times(cotangent)
-        self.residual_coupling = self.residual_coupling + J.couple(self.G[rows])
-        return Chunk(rows, J.mix(self.root.seeds[:, rows]), J)
+        self.residual_coupling = self.residual_coupling + J.sum_with(self.G[rows])
+        return Chunk(rows, J.reseed(self.root.seeds[:, rows]), J)
 
     def add(self, chunk: Chunk) -> None:
         """Add a chunk's share to the sums."""
@@ -247,7 +247,7 @@ class _Accumulator:
         local = self.local
         dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
         hessian, inner = local.misfit.hessian(local.fit.outputs), local.misfit.over.inner
-        bent = torch.stack([inner(hessian(times(local.Z, D.T)), local.Z) + local.head_penalty * D for D in dW])
+        bent = torch.stack([inner(hessian(matmul_small(local.Z, D.T)), local.Z) + local.head_penalty * D for D in dW])
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
 
@@ -262,10 +262,10 @@ class _Accumulator:
             D = local.fit.inverse_hessian.rmv(
                 local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
             )
-            d_outputs = d_outputs - times(local.Z, D.T)
-            residual = times(local.G, D[:, : local.n_features])
+            d_outputs = d_outputs - matmul_small(local.Z, D.T)
+            residual = matmul_small(local.G, D[:, : local.n_features])
             if kept is None:
-                return network.vjp(times(hessian(d_outputs), local.W) - (residual if full else 0.0))
+                return network.vjp(matmul_small(hessian(d_outputs), local.W) - (residual if full else 0.0))
             c = root.transposed(d_outputs)
             y = torch.zeros_like(self.gradient)
             for chunk in kept:

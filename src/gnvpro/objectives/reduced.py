@@ -23,7 +23,7 @@ from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.network.derivatives.autodiff import FeatureLinearization
+from gnvpro.network.derivatives.protocol import FeatureLinearization
 from gnvpro.problem.penalties import ridge
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.arguments import suggestion
-from gnvpro.linalg.columns import argmax, log_sum_exp, softmax
+from gnvpro.linalg.columns import log_sum_exp, softmax
 
 
 @runtime_checkable
@@ -181,7 +181,7 @@ class Multinomial:
 
     def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One for each row whose most likely class is the target's."""
-        return argmax(outputs) == argmax(targets)
+        return outputs.argmax(1) == targets.argmax(1)
 
 
 LOSSES: dict[str, Callable[[], Loss]] = {

@@ -8,26 +8,13 @@ jacobian   the seeded Jacobian of every sample: vmap, over samples, of m backwar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.blocks import Rows
+from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 
 Params = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class FeatureLinearization:
-    """Features at one theta, and their Jacobian there, by chunks of samples."""
-
-    features: Tensor  # (rows, n_features), in the network's dtype
-    jvp: Callable[[Tensor], Tensor]
-    vjp: Callable[[Tensor], Tensor]
-    # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
-    jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
-    free: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
 
 
 def linearize_by_autodiff(

@@ -1,96 +1,26 @@
-"""Per-sample Jacobians as blocks, those of linear layers left as the outer products they are.
+"""Everything the dense solver does with a per-sample Jacobian, as a function of its blocks.
 
-The derivative of m seeded features of sample n in the weight (o, i) of a linear layer is a product, g[o, m, n] x[i, n]. Not
-multiplied out, its rows take o m n + i n numbers instead of o i m n, and sums over seeds and samples come m times cheaper:
+Rows of linear layers stay the outer products g x that they are (`protocol.OuterBlock`), so that sums over seeds and samples
+come m times cheaper:
 
     sum_mn g[o] x[i] g'[o'] x'[i']  =  sum_n (sum_m g[o] g'[o']) (x[i] x'[i'])                 a small matrix product
 
-Everything the dense solver does with a Jacobian is here, as a function of its blocks:
+    add_square   A += J J'        sum_with, sum_weighted_with   sum_n J (x) y
+    times        J v              reseed                        R_n J_n, other seeds
 
-    add_square   A += J J'        times   J v        couple, couple_each   sum_n J (x) y        mix   R_n J_n, other seeds
-
-Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an `Outer`.
+Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an `OuterBlock`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.symmetric_products import pairs, places
-from gnvpro.network.derivatives.chain import Chain, Linearization
-from gnvpro.network.derivatives.layers import LinearLayer
-from gnvpro.network.derivatives.rules import Layer
-from gnvpro.networks.flow import FlowLinearization
-
-
-@dataclass(frozen=True)
-class Outer:
-    """The rows (o i, m, n) of a linear layer's weight."""
-
-    g: Tensor  # (o, m, n)
-    x: Tensor  # (i, n)
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return self.g.shape[0] * self.x.shape[0]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """That of the rows multiplied out."""
-        return (self.rows, self.g.shape[1], self.g.shape[2])
-
-    def dense(self) -> Tensor:
-        """The rows multiplied out."""
-        return (self.g[:, None] * self.x[:, None]).reshape(-1, *self.g.shape[1:])
-
-
-NUMBERS = 1_000_000  # that products of rows may take at a time
-
-Block = Tensor | Outer
-Rows = dict[str, Block | list[Outer]]  # by parameter; a list where its rows are those of several layers
-
-
-def factored_jacobian(part: Linearization | Layer, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-    """`part.jacobian`, with outer products where the part has them."""
-    if isinstance(part, Chain):
-        rows: Rows = {}
-        pulled: Tensor | None = seeds
-        for link, onward in part._backwards(want_inputs):
-            assert pulled is not None
-            own, pulled = factored_jacobian(link.part, pulled, onward)
-            rows.update({link.names[key]: value for key, value in own.items()})
-        return rows, pulled if want_inputs else None
-    if isinstance(part, LinearLayer) and seeds.dim() == 3 and "weight" in part.trainable:
-        rest, pulled = replace(part, trainable=part.trainable - {"weight"}).jacobian(seeds, want_inputs)
-        weight = Outer(seeds.permute(2, 0, 1).contiguous(), part.inputs.T.contiguous())
-        return {"weight": weight, **rest}, pulled
-    if isinstance(part, FlowLinearization):
-        return _flow_jacobian(part, seeds, want_inputs)
-    return part.jacobian(seeds, want_inputs)  # type: ignore[return-value]
-
-
-def _flow_jacobian(part: FlowLinearization, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-    """The opening layer is linear, and so are the stages where each has a matrix of its own.
-
-    The bias of a linear layer is the weight of an input that is one: its rows are the seeds of the weight.
-    """
-    linear = {"K_in": "b_in", "K": "b"} if part.flow.own_matrices else {"K_in": "b_in"}
-    biases = [linear.get(name, name) for name in part.shapes]
-    rest, pulled = replace(part, shapes={name: torch.Size() for name in biases}).jacobian(seeds, want_inputs)
-    rows: Rows = {}
-    for name in part.shapes:
-        if name not in linear:
-            rows[name] = rest[name]
-        elif name == "K_in":
-            rows[name] = Outer(rest["b_in"].contiguous(), part.inputs.T.contiguous())
-        else:
-            cotangents = rest["b"].unflatten(0, (-1, len(part.K_in)))
-            rows[name] = [Outer(g, u) for g, u in zip(cotangents, part.flow.states[:, :-1], strict=True)]
-    return rows, pulled
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES
+from gnvpro.network.derivatives.protocol import Block, OuterBlock
 
 
 @dataclass(frozen=True)
@@ -99,11 +29,11 @@ class Blocks:
 
     blocks: tuple[Block, ...]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[tuple[slice, Block]]:
         """Each block and its directions."""
         start = 0
         for block in self.blocks:
-            stop = start + (block.rows if isinstance(block, Outer) else block.shape[0])
+            stop = start + block.shape[0]
             yield slice(start, stop), block
             start = stop
 
@@ -113,28 +43,28 @@ class Blocks:
         for rows, block in self:
             for columns, other in done:
                 _add_product(out[rows, columns], block, other)
-            if isinstance(block, Outer):
+            if isinstance(block, OuterBlock):
                 _add_outer_outer(out[rows, rows], block, block)
             else:
                 add_square(out[rows, rows], block.flatten(1))
             done.append((rows, block))
 
     def times(self, v: Tensor) -> Tensor:
-        """J v of v (n, m)."""
+        """J v, for v (n, m)."""
         v = v.T.contiguous()
         parts = []
         for block in self.blocks:
-            if isinstance(block, Outer):
+            if isinstance(block, OuterBlock):
                 parts.append(((block.g * v).sum(1) @ block.x.T).flatten())
             else:
                 parts.append(block.flatten(1) @ v.flatten())
         return torch.cat(parts)
 
-    def couple(self, y: Tensor) -> Tensor:
-        """Sum over the samples of J (x) y: (directions, m, k) of y (n, k)."""
+    def sum_with(self, y: Tensor) -> Tensor:
+        """Sum over the samples of J (x) y: (directions, m, k), for y (n, k)."""
         parts = []
         for block in self.blocks:
-            if isinstance(block, Outer):
+            if isinstance(block, OuterBlock):
                 o, m, i = *block.g.shape[:2], block.x.shape[0]
                 xy = (block.x[:, None] * y.T).flatten(0, 1)  # (i k, n)
                 parts.append((block.g.flatten(0, 1) @ xy.T).view(o, m, i, -1).transpose(1, 2).flatten(0, 1))
@@ -142,11 +72,11 @@ class Blocks:
                 parts.append((block.flatten(0, 1) @ y).view(*block.shape[:2], -1))
         return torch.cat(parts)
 
-    def couple_each(self, left: Tensor, z: Tensor) -> Tensor:
-        """Sum over the samples of (left J) (x) z: (directions, k, f) of left (k, m, n) and z (f, n)."""
+    def sum_weighted_with(self, left: Tensor, z: Tensor) -> Tensor:
+        """Sum over the samples of (left J) (x) z: (directions, k, f), for left (k, m, n) and z (f, n)."""
         parts = []
         for block in self.blocks:
-            if isinstance(block, Outer):
+            if isinstance(block, OuterBlock):
                 seeded, inputs = _over_seeds(block.g, left), block.x[:, None] * z
                 product = seeded.flatten(0, 1) @ inputs.flatten(0, 1).T
                 parts.append(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2).flatten(0, 1))
@@ -155,35 +85,32 @@ class Blocks:
                 parts.append((block.flatten(1) @ y.flatten(1).T).unflatten(1, (len(left), len(z))))
         return torch.cat(parts)
 
-    def mix(self, R: Tensor) -> Blocks:
+    def reseed(self, R: Tensor) -> Blocks:
         """R_n J_n, for R (m', n, m)."""
         weights = R.transpose(1, 2)  # (m', m, n)
-
-        def mixed(J: Tensor) -> Tensor:
-            out = J.new_zeros((J.shape[0], R.shape[0], J.shape[2]))
-            for j, row in enumerate(weights.unbind()):
-                for k, weight in enumerate(row.unbind()):
-                    if weight.any():  # R is upper triangular where there are more targets than features
-                        out[:, j].addcmul_(J[:, k], weight)
-            return out
-
-        blocks = (replace(b, g=mixed(b.g)) if isinstance(b, Outer) else mixed(b) for b in self.blocks)
-        return Blocks(tuple(blocks))
+        return Blocks(
+            tuple(
+                replace(block, g=_over_seeds(block.g, weights))
+                if isinstance(block, OuterBlock)
+                else _over_seeds(block, weights)
+                for block in self.blocks
+            )
+        )
 
 
 def _add_product(out: Tensor, left: Block, right: Block) -> None:
-    if isinstance(left, Outer) and isinstance(right, Outer):
+    if isinstance(left, OuterBlock) and isinstance(right, OuterBlock):
         _add_outer_outer(out, left, right)
-    elif isinstance(left, Outer):
+    elif isinstance(left, OuterBlock):
         assert isinstance(right, Tensor)
         _add_dense_outer(out.T, right, left)
-    elif isinstance(right, Outer):
+    elif isinstance(right, OuterBlock):
         _add_dense_outer(out, left, right)
     else:
         out.addmm_(left.flatten(1), right.flatten(1).T)
 
 
-def _add_dense_outer(out: Tensor, dense: Tensor, outer: Outer) -> None:
+def _add_dense_outer(out: Tensor, dense: Tensor, outer: OuterBlock) -> None:
     size = 32  # rows at a time, so that what is summed stays in the cache
     for target, rows in zip(out.split(size), dense.split(size), strict=True):
         target.add_((_over_seeds(rows, outer.g) @ outer.x.T).flatten(1))
@@ -197,29 +124,20 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
     return out
 
 
-def _add_outer_outer(out: Tensor, left: Outer, right: Outer) -> None:
-    """sum_n (sum_m g[o] g'[p]) x[i] x'[j], with the fewer of all products of inputs, or of seeds and an input, written out."""
+def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
+    """sum_n (sum_m g[o] g'[p]) x[i] x'[j]; holds whichever is smaller: products of inputs, or of seeds and an input."""
     (o, p), (i, j) = (len(left.g), len(right.g)), (len(left.x), len(right.x))
     if i > o * p:
         for row, target in zip(_over_seeds(left.g, right.g).unbind(), out.split(i), strict=True):
             target.addmm_(left.x, (row[:, None] * right.x).flatten(0, 1).T)
         return
-    size = max(1, NUMBERS // (o * p + i * j))
+    size = max(1, MAX_PRODUCT_ENTRIES // (o * p + i * j))
     product = out.new_zeros(o * p, i * j)
     for k in range(0, left.x.shape[1], size):
-        product += _product(left, right, slice(k, k + size))
+        part = slice(k, k + size)
+        seeded = _over_seeds(left.g[:, :, part], right.g[:, :, part]).flatten(0, 1)
+        product.addmm_(seeded, (left.x[:, None, part] * right.x[:, part]).flatten(0, 1).T)
     out.add_(product.view(o, p, i, j).transpose(1, 2).reshape(out.shape))
-
-
-def _product(left: Outer, right: Outer, samples: slice) -> Tensor:
-    """(o p, i j), from some samples; each pair is summed once where the two are the same."""
-    seeded = _over_seeds(left.g[:, :, samples], right.g[:, :, samples])
-    x, y = left.x[:, samples], right.x[:, samples]
-    if left is not right:
-        return seeded.flatten(0, 1) @ (x[:, None] * y).flatten(0, 1).T
-    o, device = len(seeded), x.device
-    later = torch.triu_indices(o, o, device=device)
-    return (seeded[later[0], later[1]] @ pairs(x).T)[places(o, device)][:, places(len(x), device)]
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:

@@ -1,13 +1,7 @@
 """The output of a network at a point together with its derivative there, by hand-written formulas.
 
-A `Linearization` keeps what the forward pass computed (layer inputs, slopes of the activations) and applies
-
-    jvp        d_output   = J_params d_params + J_inputs d_inputs       one direction, forward
-    vjp        (J_params^T c, J_inputs^T c)                             one cotangent, backward
-    jacobian   the same for m cotangents a sample, sample by sample     what the exact Gauss-Newton step needs
-
-Nothing known at the point is computed again. Chains of layers with a rule in `gnvpro.rules` are covered, and so is any
-module with a method
+What the forward pass computed (layer inputs, slopes of the activations) is kept, and nothing known at the point is computed
+again. Chains of layers with a rule in `rules` are covered, and so is any module with a method
 
     linearize(params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None
 
@@ -18,32 +12,15 @@ in evaluation mode: dropout is the identity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.layers import Pointwise
-from gnvpro.network.derivatives.rules import Layer, rule_for
-
-
-class Linearization(Protocol):
-    """Output of a module at a point and its derivative there; the first axis of inputs and outputs counts samples."""
-
-    @property
-    def output(self) -> Tensor:
-        """Value at the point."""
-
-    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """Directional derivative; `d_inputs` None means that the inputs do not move."""
-
-    def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Transpose of `jvp`: gradients by parameter, and the cotangent of the inputs if wanted."""
-
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Per-sample derivatives (numel, m, n) of seeds (m, n, *output), and the seeds pulled back to the inputs."""
+from gnvpro.network.derivatives.protocol import Gradients, Layer, Linearization, Rows
+from gnvpro.network.derivatives.rules import rule_for
 
 
 @torch.no_grad()
@@ -56,17 +33,10 @@ def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -
 def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
     """The same for a module that is known not to share a parameter: looking takes longer than a small layer does."""
     made = _linearize(module, params, inputs)
-    if made is None:
-        return None
-    output, part = made
-    if isinstance(part, Layer):
-        return Chain(output, (Link(part, {name: name for name in params}),))
-    return part
+    return None if made is None else Chain(made[0], (Link(made[1], {name: name for name in params}),))
 
 
-def _linearize(
-    module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor
-) -> tuple[Tensor, Linearization | Layer] | None:
+def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Layer] | None:
     # Hooks may change what a module computes.
     if module._forward_hooks or module._forward_pre_hooks:
         return None
@@ -113,13 +83,8 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
 class Link:
     """One layer of a chain; `names` maps its parameters to their names in the chain."""
 
-    part: Linearization | Layer
+    part: Layer
     names: Mapping[str, str]
-
-    @property
-    def fresh(self) -> bool:
-        """Whether its tangents and cotangents are new tensors, free to be overwritten by the next layer."""
-        return getattr(self.part, "fresh", False)
 
 
 @dataclass(frozen=True)
@@ -132,46 +97,34 @@ class Chain:
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """First layer to last; layers before the first moving one are skipped."""
-        d, owned = d_inputs, False
+        d = d_inputs
         for link in self.links:
-            if d is not None and owned and isinstance(link.part, Pointwise):
-                link.part.scale_(d)
-            elif d is not None or link.names:
+            if d is not None or link.names:
                 d = link.part.jvp({key: d_params[name] for key, name in link.names.items()}, d)
-                owned = link.fresh
         return torch.zeros_like(self.output) if d is None else d
 
     @torch.no_grad()
-    def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Last layer to first."""
-        gradients: dict[str, Tensor] = {}
-        pulled: Tensor | None = cotangent
-        owned = False
-        for link, onward in self._backwards(want_inputs):
-            assert pulled is not None
-            if owned and isinstance(link.part, Pointwise):
-                link.part.scale_(pulled)
-                continue
-            parts, pulled = link.part.vjp(pulled, onward)
-            owned = link.fresh
-            gradients.update({link.names[key]: value for key, value in parts.items()})
-        return gradients, pulled if want_inputs else None
+        return self._backwards(lambda part, c, onward: part.vjp(c, onward), cotangent, want_inputs)
 
     @torch.no_grad()
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
         """Last layer to first, m cotangents at once."""
-        rows: dict[str, Tensor] = {}
-        pulled: Tensor | None = seeds
-        for link, onward in self._backwards(want_inputs):
-            assert pulled is not None
-            parts, pulled = link.part.jacobian(pulled, onward)
-            rows.update({link.names[key]: value for key, value in parts.items()})
-        return rows, pulled if want_inputs else None
+        return self._backwards(lambda part, c, onward: part.jacobian(c, onward), seeds, want_inputs)
 
-    def _backwards(self, want_inputs: bool) -> list[tuple[Link, bool]]:
-        """Layers from the last to the first that is needed, and whether the cotangent must go on from there."""
-        first = 0
-        if not want_inputs:
-            first = next((i for i, link in enumerate(self.links) if link.names), len(self.links))
-        needed = self.links[first:]
-        return [(link, want_inputs or i > 0) for i, link in reversed(list(enumerate(needed)))]
+    def _backwards(
+        self,
+        pull: Callable[[Layer, Tensor, bool], tuple[Mapping[str, Any], Tensor | None]],
+        cotangent: Tensor,
+        want_inputs: bool,
+    ) -> tuple[dict[str, Any], Tensor | None]:
+        """Through the layers from the last to the first that is needed; what each has for its parameters, by name."""
+        first = 0 if want_inputs else next((i for i, link in enumerate(self.links) if link.names), len(self.links))
+        found: dict[str, Any] = {}
+        pulled: Tensor | None = cotangent
+        for i in reversed(range(first, len(self.links))):
+            assert pulled is not None
+            own, pulled = pull(self.links[i].part, pulled, want_inputs or i > first)
+            found.update({self.links[i].names[key]: value for key, value in own.items()})
+        return found, pulled if want_inputs else None

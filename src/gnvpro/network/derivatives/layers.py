@@ -1,29 +1,28 @@
-"""Derivatives of single layers, each at a point; `gnvpro.rules` makes them from modules.
+"""Derivatives of single layers, each at a point; `rules` makes them from modules.
 
-    linear     y = x w^T + b       dy = dx w^T + x dw^T + db         gradients  c^T x,  sum c,   pulled back  c w
-    convolve   y = w * x + b       dy = w * dx + dw * x + db         its two transposes
-    pointwise  y = f(x)            dy = f'(x) dx                     c f'(x)
-    the rest (pooling, reshaping, nothing) is linear in x and has no parameters
+    linear      y = x w' + b         dy = dx w' + x dw' + db          gradients  c' x,  sum c,   pulled back  c w
+    convolve    y = w * x + b        dy = w * dx + dw * x + db        its two transposes
+    pointwise   y = f(x)             dy = f'(x) dx                    c f'(x)
+    normalise   y = w N(x) + b       dy = w N'(x) dx + N(x) dw + db   N' is its own transpose
+    the rest (pooling, reshaping, nothing) has no parameters, and a derivative that is a fixed linear map
 
 Only what can be different from zero is asked for: something moves in every `jvp`. Layers do not hold their outputs, which
 the next layer holds as its inputs; nor do they switch gradients off, which whoever runs the chain does once.
 
-Per-sample Jacobians are parameter-major, (numel, m, n). Between layers of features the seeds (m, n, features) are
-stored features first, so that the permutations below cost nothing.
+Between layers of features the seeds (m, n, features) are stored features first, so that the permutations below cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.linalg.columns import times
-
-Gradients = tuple[dict[str, Tensor], Tensor | None]
+from gnvpro.linalg.columns import matmul_small
+from gnvpro.network.derivatives.protocol import Block, Gradients, OuterBlock, Rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class LinearLayer:
     inputs: Tensor
     weight: Tensor
     trainable: frozenset[str]
-    fresh: ClassVar[bool] = True  # results never share memory with arguments
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """dx w' + x dw' + db."""
@@ -41,12 +39,12 @@ class LinearLayer:
         d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
         d: Tensor | None = None
         if d_weight is not None:
-            d = times(flat, d_weight.T, d_bias)
+            d = matmul_small(flat, d_weight.T, d_bias)
         elif d_bias is not None:
             d = d_bias[:, None].expand(-1, len(flat)).clone().T
         if d_inputs is not None:
             moved = d_inputs.reshape(flat.shape)
-            d = times(moved, self.weight.T) if d is None else d.T.addmm_(self.weight, moved.T).T
+            d = matmul_small(moved, self.weight.T) if d is None else d.T.addmm_(self.weight, moved.T).T
         assert d is not None
         return d.view(*self.inputs.shape[:-1], -1)
 
@@ -58,20 +56,19 @@ class LinearLayer:
             gradients["weight"] = c.T @ self.inputs.reshape(-1, self.inputs.shape[-1])
         if "bias" in self.trainable:
             gradients["bias"] = c.sum(0)
-        return gradients, times(c, self.weight).view(self.inputs.shape) if want_inputs else None
+        return gradients, matmul_small(c, self.weight).view(self.inputs.shape) if want_inputs else None
 
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
         """Outer products of seeds and inputs; axes between sample and feature are summed."""
         m, n = seeds.shape[:2]
-        rows = {}
+        rows: dict[str, Block] = {}
         if seeds.dim() == 3:
             g = seeds.permute(2, 0, 1).contiguous()
             if "weight" in self.trainable:
-                rows["weight"] = (g[:, None] * self.inputs.T.contiguous()[:, None]).reshape(-1, m, n)
+                rows["weight"] = OuterBlock(g, self.inputs.T.contiguous())
             if "bias" in self.trainable:
                 rows["bias"] = g
-            pulled = (self.weight.T @ g.view(len(g), -1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None
-            return rows, pulled
+            return rows, (self.weight.T @ g.flatten(1)).view(-1, m, n).permute(1, 2, 0) if want_inputs else None
         g = seeds.reshape(m, n, -1, seeds.shape[-1])
         if "weight" in self.trainable:
             x = self.inputs.reshape(n, -1, self.inputs.shape[-1])
@@ -92,7 +89,6 @@ class ConvLayer:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-    fresh: ClassVar[bool] = True
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return torch.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
@@ -116,10 +112,6 @@ class ConvLayer:
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """w * dx + dw * x + db."""
         d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
-        if d_weight is not None and d_inputs is not None and self.groups == 1:
-            # One convolution on twice the channels is faster than two and an addition.
-            both = torch.cat((d_inputs, self.inputs), dim=1)
-            return self._convolve(both, torch.cat((self.weight, d_weight), dim=1), d_bias)
         if d_inputs is None:
             return self._convolve(self.inputs, torch.zeros_like(self.weight) if d_weight is None else d_weight, d_bias)
         if d_weight is None:
@@ -139,10 +131,10 @@ class ConvLayer:
             gradients["bias"] = cotangent.sum((0, 2, 3))
         return gradients, d_inputs
 
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
         """Products of seeds and image patches, summed over the positions."""
         m, n = seeds.shape[:2]
-        rows = {}
+        rows: dict[str, Block] = {}
         if "weight" in self.trainable:
             kernel = self.weight.shape[2:]
             patches = nn.functional.unfold(self.inputs, kernel, self.dilation, self.padding, self.stride)
@@ -165,11 +157,6 @@ class Pointwise:
     """A pointwise activation; `slope` is f'(inputs), a bool mask for ReLU."""
 
     slope: Tensor
-    fresh: ClassVar[bool] = True
-
-    def scale_(self, d: Tensor) -> Tensor:
-        """f'(x) d in place, for tangents and cotangents nobody else holds."""
-        return d.mul_(self.slope)
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """f'(x) dx."""
@@ -180,26 +167,51 @@ class Pointwise:
         """f'(x) c."""
         return {}, cotangent * self.slope if want_inputs else None
 
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
         """f'(x) seeds."""
-        if not want_inputs:
-            return {}, None
-        if seeds.dim() == 3:  # multiply where the seeds are stored features first
-            g = seeds.permute(2, 0, 1).contiguous()
-            return {}, (g * self.slope.T.contiguous()[:, None]).permute(1, 2, 0)
-        return {}, seeds * self.slope
+        return {}, seeds * self.slope if want_inputs else None
+
+
+@dataclass(frozen=True)
+class NormLayer:
+    """A normalisation, then a weight and a bias: y = w N(x) + b, with N' symmetric."""
+
+    normalised: Tensor  # N(x), (n, ...)
+    weight: Tensor  # in a shape that broadcasts with a sample
+    shape: torch.Size  # of weight and bias as parameters
+    trainable: frozenset[str]
+    slope: Callable[[Tensor], Tensor]  # N'(x), applied to tangents (..., n, ...) of any number of leading axes
+
+    def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
+        """w N'(x) dx + N(x) dw + db."""
+        d = torch.zeros_like(self.normalised) if d_inputs is None else self.weight * self.slope(d_inputs)
+        if "weight" in d_params:
+            d = d + d_params["weight"].reshape(self.weight.shape) * self.normalised
+        return d + d_params["bias"].reshape(self.weight.shape) if "bias" in d_params else d
+
+    def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
+        """Transpose of `jvp`."""
+        rows, pulled = self.jacobian(cotangent[None], want_inputs)
+        gradients = {name: row.sum((1, 2)).view(self.shape) for name, row in rows.items()}
+        return gradients, None if pulled is None else pulled[0]
+
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Products of seeds and normalised inputs, summed over the positions that share a weight."""
+        own = (*seeds.shape[:2], *[1] * (seeds.dim() - 2 - self.weight.dim()), *self.weight.shape)
+        rows = {name: seeds * self.normalised if name == "weight" else seeds for name in self.trainable}
+        summed = {name: row.sum_to_size(own).flatten(2).permute(2, 0, 1) for name, row in rows.items()}
+        return summed, self.slope(self.weight * seeds) if want_inputs else None
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A layer without parameters that is linear in its inputs: `forward`, and `backward` on cotangents (k, ...)."""
+    """A layer without parameters: its derivative `forward`, and the transpose `backward` on cotangents (m n, ...)."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor], Tensor]
-    fresh: bool
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """The layer itself."""
+        """The linear map."""
         assert d_inputs is not None
         return self.forward(d_inputs)
 
@@ -207,8 +219,8 @@ class Fixed:
         """Its transpose."""
         return {}, self.backward(cotangent) if want_inputs else None
 
-    def jacobian(self, seeds: Tensor, want_inputs: bool) -> Gradients:
-        """Its transpose, on the seeds of all samples as if each were a sample."""
+    def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
+        """Its transpose, on the seeds as if each were a sample."""
         if not want_inputs:
             return {}, None
         return {}, self.backward(seeds.flatten(0, 1)).unflatten(0, seeds.shape[:2])

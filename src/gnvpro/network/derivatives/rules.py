@@ -1,4 +1,4 @@
-"""Which layer has which derivative: from a module, its parameters and its inputs to its output and a layer of `gnvpro.layers`.
+"""Which layer has which derivative: from a module, its parameters and its inputs to its output and its derivative in `layers`.
 
 A rule belongs to a forward method, not to a class: a subclass that keeps its parent's forward keeps its rule. A rule
 returns None for options it does not cover.
@@ -6,16 +6,16 @@ returns None for options it does not cover.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.linalg.columns import times
-from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, Pointwise
+from gnvpro.linalg.columns import matmul_small
+from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, NormLayer, Pointwise
+from gnvpro.network.derivatives.protocol import Layer
 
-Layer = LinearLayer | ConvLayer | Pointwise | Fixed
 Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]
 
 
@@ -24,7 +24,7 @@ def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> 
         return None
     weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
     assert weight is not None
-    output = times(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
+    output = matmul_small(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
     return output, LinearLayer(inputs, weight, frozenset(params))
 
 
@@ -35,9 +35,6 @@ def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> 
     weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
     assert weight is not None
     padding = tuple(reversed(before))  # numbers also for padding="same"
-    if inputs.dtype == torch.float32 and inputs.device.type == "cpu":
-        # Convolutions do not care, average pooling after them is five times faster.
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
     options = (module.stride, padding, module.dilation, module.groups)
     return torch.conv2d(inputs, weight, bias, *options), ConvLayer(inputs, weight, frozenset(params), *options)
 
@@ -48,29 +45,74 @@ def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor
     kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
     options = (kernel, stride, padding, module.ceil_mode, module.count_include_pad, module.divisor_override)
     shape = inputs.shape[1:]
-    channels_last = inputs.is_contiguous(memory_format=torch.channels_last)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def backward(c: Tensor) -> Tensor:
         # The kernel asks for the inputs but reads only their shape.
-        like = torch.empty((len(c), *shape), dtype=c.dtype, device=c.device, memory_format=layout)
-        return torch.ops.aten.avg_pool2d_backward(c.contiguous(memory_format=layout), like, *options)
+        like = c.new_empty(len(c), *shape)
+        return torch.ops.aten.avg_pool2d_backward(c.contiguous(), like, *options)
 
     def forward(x: Tensor) -> Tensor:
         return torch.ops.aten.avg_pool2d(x, *options)
 
-    return forward(inputs), Fixed(forward, backward, fresh=True)
+    return forward(inputs), Fixed(forward, backward)
+
+
+def _max_pool(module: nn.MaxPool2d, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed] | None:
+    if inputs.dim() != 4 or module.return_indices:
+        return None
+    sizes = (_pair(size) for size in (module.kernel_size, module.stride, module.padding, module.dilation))
+    output, index = torch.ops.aten.max_pool2d_with_indices(inputs, *sizes, module.ceil_mode)
+    shape, index = inputs.shape[1:], index.flatten(2)  # where in its image each largest entry stands
+
+    def backward(c: Tensor) -> Tensor:
+        pulled = c.new_zeros(len(c), shape[0], shape[1] * shape[2])
+        return pulled.scatter_add_(2, index.repeat(len(c) // len(index), 1, 1), c.flatten(2)).view(-1, *shape)
+
+    return output, Fixed(lambda d: d.flatten(2).gather(2, index).view(output.shape), backward)
+
+
+def _layer_norm(module: nn.LayerNorm, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, NormLayer] | None:
+    if len(module.normalized_shape) >= inputs.dim():  # would merge the samples
+        return None
+    axes = tuple(range(-len(module.normalized_shape), 0))
+    variance, mean = torch.var_mean(inputs, axes, correction=0, keepdim=True)
+    scale = (variance + module.eps).rsqrt()
+    x = scale * (inputs - mean)
+
+    def slope(d: Tensor) -> Tensor:
+        return scale * (d - d.mean(axes, keepdim=True) - x * (x * d).mean(axes, keepdim=True))
+
+    return _affine(module, params, x, module.normalized_shape, slope)
+
+
+def _batch_norm(module: Any, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, NormLayer] | None:
+    """As in evaluation: with the means and variances that the module has gathered."""
+    if module.training or module.running_mean is None:
+        return None
+    shape = (-1, *[1] * (inputs.dim() - 2))
+    scale = (module.running_var + module.eps).rsqrt().reshape(shape)
+    return _affine(module, params, scale * (inputs - module.running_mean.reshape(shape)), shape, lambda d: scale * d)
+
+
+def _affine(
+    module: nn.Module, params: Mapping[str, Tensor], x: Tensor, shape: Sequence[int], slope: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, NormLayer]:
+    """Weight and bias, which broadcast in that shape, of the normalised x."""
+    own, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    weight = x.new_ones(1) if own is None else own.reshape(shape)
+    output = weight * x if bias is None else weight * x + bias.reshape(shape)
+    return output, NormLayer(x, weight, (weight if own is None else own).shape, frozenset(params), slope)
 
 
 def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed] | None:
     if module.start_dim % inputs.dim() == 0:  # would merge the samples
         return None
     shape = inputs.shape[1:]
-    return module(inputs), Fixed(module.forward, lambda c: c.reshape(len(c), *shape), fresh=False)
+    return module(inputs), Fixed(module.forward, lambda c: c.reshape(len(c), *shape))
 
 
 def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed]:
-    return inputs, Fixed(lambda x: x, lambda c: c, fresh=False)
+    return inputs, Fixed(lambda x: x, lambda c: c)
 
 
 def _tanh(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
@@ -109,6 +151,10 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv2d,
     nn.AvgPool2d: _avg_pool,
+    nn.MaxPool2d: _max_pool,
+    nn.LayerNorm: _layer_norm,
+    nn.BatchNorm1d: _batch_norm,
+    nn.BatchNorm2d: _batch_norm,
     nn.Flatten: _flatten,
     nn.Identity: _identity,
     nn.Dropout: _identity,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from checks import F64, relative
-from gnvpro.network.derivatives.blocks import Blocks, Outer
+from gnvpro.network.derivatives.blocks import Blocks, OuterBlock
 
 SEEDS, SAMPLES = 3, 20
 # (outputs, inputs) of linear layers, or a number of rows; the first layer has more inputs than the square of its outputs
@@ -27,18 +27,18 @@ def blocks(request, draw):
             made.append(draw(part, SEEDS, SAMPLES))
         else:
             o, i = part
-            made.append(Outer(draw(o, SEEDS, SAMPLES), draw(i, SAMPLES)))
+            made.append(OuterBlock(draw(o, SEEDS, SAMPLES), draw(i, SAMPLES)))
     return Blocks(tuple(made))
 
 
 @pytest.fixture
 def dense(blocks):
-    return torch.cat([block.dense() if isinstance(block, Outer) else block for block in blocks.blocks])
+    return torch.cat([block.dense() if isinstance(block, OuterBlock) else block for block in blocks.blocks])
 
 
 @pytest.mark.parametrize("numbers", [1, 100, 1_000_000])  # one sample at a time, some, all
 def test_the_square(blocks, dense, draw, numbers, monkeypatch):
-    monkeypatch.setattr("gnvpro.network.derivatives.blocks.NUMBERS", numbers)
+    monkeypatch.setattr("gnvpro.network.derivatives.blocks.MAX_PRODUCT_ENTRIES", numbers)
     q = len(dense)
     before = draw(q, q)
     out = before.clone()
@@ -50,12 +50,12 @@ def test_products_and_couplings(blocks, dense, draw):
     v, y = draw(SAMPLES, SEEDS), draw(SAMPLES, 4)
     left, z = draw(6, SEEDS, SAMPLES), draw(5, SAMPLES)
     assert relative(blocks.times(v), torch.einsum("qmn,nm->q", dense, v)) <= 1e-14
-    assert relative(blocks.couple(y), torch.einsum("qmn,nk->qmk", dense, y)) <= 1e-14
-    assert relative(blocks.couple_each(left, z), torch.einsum("qmn,kmn,fn->qkf", dense, left, z)) <= 1e-14
+    assert relative(blocks.sum_with(y), torch.einsum("qmn,nk->qmk", dense, y)) <= 1e-14
+    assert relative(blocks.sum_weighted_with(left, z), torch.einsum("qmn,kmn,fn->qkf", dense, left, z)) <= 1e-14
 
 
 def test_other_seeds(blocks, dense, draw):
     R = draw(2, SAMPLES, SEEDS)
-    mixed = blocks.mix(R)
-    rows = torch.cat([block.dense() if isinstance(block, Outer) else block for block in mixed.blocks])
+    mixed = blocks.reseed(R)
+    rows = torch.cat([block.dense() if isinstance(block, OuterBlock) else block for block in mixed.blocks])
     assert relative(rows, torch.einsum("jnm,qmn->qjn", R, dense)) <= 1e-14
