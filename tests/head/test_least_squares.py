@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks import F64, against_dense
+from checks import F64, against_dense, relative
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.problem.losses import HalfSquaredError
@@ -111,3 +111,17 @@ def test_a_larger_penalty_gives_a_smaller_head():
     norms = [float(fit(Z, C, a2).W.norm()) for a2 in (0.0, 1e-2, 1.0, 100.0)]
     assert norms == sorted(norms, reverse=True)
     assert norms[-1] < 0.1 * norms[0]
+
+
+def test_cholesky_is_taken_only_where_the_penalty_makes_it_safe():
+    """Features of condition 1e7: the normal equations lose half of the digits, the singular values do not."""
+    generator = torch.Generator().manual_seed(0)
+    U = torch.linalg.qr(torch.randn(60, 4, dtype=F64, generator=generator)).Q
+    V = torch.linalg.qr(torch.randn(4, 4, dtype=F64, generator=generator)).Q
+    s = torch.tensor([1.0, 1e-2, 1e-5, 1e-7], dtype=F64)
+    Z = U @ torch.diag(s) @ V.T
+    truth = torch.randn(2, 4, dtype=F64, generator=generator)
+    misfit = Misfit.mean(HalfSquaredError(), Z @ truth.T)
+    W = LeastSquares().fit(Z, misfit, 1e-20, None).W
+    assert relative(Z @ W.T, Z @ truth.T) <= 1e-14
+    assert relative(W, truth) <= 1e-7

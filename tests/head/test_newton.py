@@ -11,8 +11,9 @@ from cases import Poisson, PseudoHuber
 from checks import F64, adjoint_gap, against_dense, relative
 from gnvpro import Logistic, Multinomial, Newton, NewtonKrylov, Status
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.head.hessian import assemble_hessian, cholesky
+from gnvpro.head.hessian import approximate_hessian, assemble_hessian
 from gnvpro.head.least_squares import LeastSquares
+from gnvpro.head.newton import HeadObjective
 from gnvpro.problem.losses import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 
@@ -141,7 +142,7 @@ def test_inverse_hessian_is_the_inverse_of_autograds_hessian(name):
     # autograd finds p (1 - p) to eps, not to eps relative; where classes are separated, that is what H consists of
     rounding = 1e-15 * float(torch.linalg.norm(fit.inverse_hessian.dense(), 2))
     assert float((product - torch.eye(n, dtype=F64)).abs().max()) <= 1e-12 + 10 * rounding
-    assert fit.exact
+    assert fit.inverse_is_exact
 
 
 @pytest.mark.parametrize("numbers", [1, 1_000, 1_000_000])  # one row at a time, some, all
@@ -203,7 +204,7 @@ def test_krylov_of_full_rank_inverts_the_hessian():
     fit = NewtonKrylov(krylov_rtol=1e-15).fit(Z, misfit, a2, None)
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(fit.W).reshape(5, 5)
     assert against_dense(fit.inverse_hessian, torch.linalg.inv(H)) <= 1e-4
-    assert not fit.exact
+    assert not fit.inverse_is_exact
 
 
 def test_krylov_inverse_exists_where_the_start_is_already_the_answer():
@@ -250,11 +251,32 @@ def test_features_whose_squares_overflow_end_instead_of_looping_for_ever(scale):
         assert fit.W.shape == (4, 5)
 
 
-def test_cholesky_adds_to_a_singular_matrix_as_little_as_it_takes():
-    H = torch.ones(3, 3, dtype=F64)
-    L = cholesky(H)
-    assert relative(L @ L.T, H) <= 1e-12
-    assert torch.equal(cholesky(torch.eye(3, dtype=F64)), torch.eye(3, dtype=F64))
+def test_a_warm_start_that_is_worse_than_zero_is_not_taken():
+    """Where classes are separable W is large; at other features it may be large and wrong, and the loss flat around it."""
+    Z, misfit, a2 = problem("separable multinomial, penalty 1e-6")
+    cold = Newton().fit(Z, misfit, a2, None)
+    objective = HeadObjective(Z, misfit, a2)
+    wrong = WarmStart(-1e3 * cold.W)
+    point, taken = objective.first(wrong)
+    assert taken is None
+    assert not point.W.any()
+    good, taken = objective.first(cold.warm_start)
+    assert taken is not None
+    assert torch.equal(good.W, cold.W)
+    # and so it costs no more than beginning from nothing
+    assert Newton().fit(Z, misfit, a2, wrong).iterations == cold.iterations
+
+
+def test_a_part_of_the_rows_stands_for_all_of_them_in_the_hessian_that_preconditions():
+    """Rows that repeat: every fourth of them, weighted for the others, has the Hessian of all."""
+    base, misfit, a2 = problem("multinomial")
+    times = 4 * 20 * base.shape[1]
+    Z, targets = base.repeat_interleave(times, 0), misfit.targets.repeat_interleave(times, 0)
+    many = Misfit.mean(misfit.loss, targets)
+    outputs = 0.1 * Z @ torch.randn(Z.shape[1], targets.shape[1], dtype=F64, generator=torch.Generator().manual_seed(0))
+    whole, part = assemble_hessian(Z, many, a2, outputs), approximate_hessian(Z, many, a2, outputs)
+    assert relative(part, whole) <= 1e-12
+    assert not torch.equal(part, whole), "the rows are too few for a part of them to be taken"
 
 
 def test_zero_features_leave_a_zero_head():

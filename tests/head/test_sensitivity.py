@@ -10,7 +10,7 @@ from cases import F64, Poisson
 from checks import adjoint_gap, against_dense, relative, taylor_order
 from gnvpro import HalfSquaredError, Logistic, Multinomial, Newton, NewtonKrylov
 from gnvpro.head.least_squares import LeastSquares
-from gnvpro.head.sensitivity import ReducedDerivatives
+from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.problem.misfit import Misfit
 
 
@@ -40,7 +40,7 @@ def derivatives(name, bias, a2=1e-2, features=None, uneven=True, eliminator=None
     Z = torch.cat([features, torch.ones(ROWS, 1, dtype=F64)], 1) if bias else features
     misfit = Misfit(loss, targets, weights_like(uneven))
     solver = eliminator or (LeastSquares() if name == "least squares" else Newton())
-    return ReducedDerivatives(Z, FEATURES, misfit, solver.fit(Z, misfit, a2, None), a2)
+    return HeadSensitivity(Z, FEATURES, misfit, solver.fit(Z, misfit, a2, None), a2)
 
 
 def kronecker(d, a2=1e-2):

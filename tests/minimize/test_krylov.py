@@ -15,7 +15,7 @@ from scipy.sparse.linalg import gmres
 
 from cases import made
 from checks import F64
-from gnvpro.minimize.krylov import KrylovModel, arnoldi
+from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi
 
 SPECTRA = {
     "well conditioned": lambda n: torch.linspace(1, 3, n, dtype=F64),
@@ -32,6 +32,10 @@ def operator(spectrum, n, seed=0):
     Q, _ = torch.linalg.qr(torch.randn(n, n, dtype=F64, generator=generator))
     A = Q @ torch.diag(SPECTRA[spectrum](n)) @ Q.T
     return (A + A.T) / 2, torch.randn(n, dtype=F64, generator=generator)
+
+
+def model_of(factors: Arnoldi) -> KrylovModel:
+    return KrylovModel(-factors.beta * factors.basis[0], factors)
 
 
 every_spectrum = pytest.mark.parametrize("spectrum", SPECTRA)
@@ -61,7 +65,7 @@ def test_breakdown_is_exact_and_stops_there(spectrum):
     if spectrum == "repeated":
         assert factors.rank == 2
     assert np.isfinite(factors.hessenberg).all()
-    step = KrylovModel(factors).solve_within(math.inf)
+    step = model_of(factors).solve_within(math.inf)
     # The least-squares solution in the Krylov space: A s = b as far as the range of A allows.
     best = float((b - A @ (torch.linalg.pinv(A, hermitian=True, rtol=1e-12) @ b)).norm())
     assert float((A @ step.d_x - b).norm()) <= best * (1 + 1e-6) + 1e-6 * float(b.norm())
@@ -71,7 +75,7 @@ def test_residual_estimate_is_the_residual():
     A, b = operator("well conditioned", 10)
     for rank in range(1, 10):
         factors = arnoldi(lambda v: A @ v, b, rank, 0.0)
-        s = KrylovModel(factors).solve_within(math.inf).d_x
+        s = model_of(factors).solve_within(math.inf).d_x
         assert factors.residual == pytest.approx(float((A @ s - b).norm() / b.norm()), rel=1e-6, abs=1e-13)
 
 
@@ -94,7 +98,7 @@ def test_unconstrained_step_is_scipys_gmres(spectrum, rank):
     expected, _ = gmres(
         ScipyOperator((10, 10), matvec=lambda v: A.numpy() @ v), b.numpy(), rtol=1e-14, restart=rank, maxiter=1
     )
-    s = KrylovModel(arnoldi(lambda v: A @ v, b, rank, 0.0)).solve_within(math.inf).d_x
+    s = model_of(arnoldi(lambda v: A @ v, b, rank, 0.0)).solve_within(math.inf).d_x
     np.testing.assert_allclose(s.numpy(), expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max())
 
 
@@ -104,7 +108,7 @@ def test_training_step_with_an_inactive_radius_is_scipys_gmres_on_the_dense_matr
     A, g = m.reference.gauss_newton.numpy(), m.reference.gradient.numpy()
     expected, _ = gmres(A, -g, rtol=1e-14, restart=12, maxiter=1)
     factors = arnoldi(m.point.curvature().mv, -m.point.gradient(), 12, 0.0)
-    s = KrylovModel(factors).solve_within(1e6).d_x.numpy()
+    s = model_of(factors).solve_within(1e6).d_x.numpy()
     np.testing.assert_allclose(s, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -121,7 +125,7 @@ models = st.builds(
 @given(models, st.floats(1e-12, 1.0))
 def test_step_is_on_the_sphere_when_the_radius_is_active_and_never_outside(model, fraction):
     (A, b), rank = model
-    local = KrylovModel(arnoldi(lambda v: A @ v, b, rank, 0.0))
+    local = model_of(arnoldi(lambda v: A @ v, b, rank, 0.0))
     free = local.solve_within(math.inf)
     radius = fraction * free.norm
     step = local.solve_within(radius)
@@ -138,7 +142,7 @@ def test_step_is_on_the_sphere_when_the_radius_is_active_and_never_outside(model
 @given(models, st.floats(1e-10, 10.0))
 def test_predicted_reduction_is_that_of_the_quadratic_model_and_never_negative(model, fraction):
     (A, b), rank = model
-    local = KrylovModel(arnoldi(lambda v: A @ v, b, rank, 0.0))
+    local = model_of(arnoldi(lambda v: A @ v, b, rank, 0.0))
     step = local.solve_within(fraction * local.solve_within(math.inf).norm)
     s = step.d_x
     model_reduction = float(b @ s - 0.5 * s @ (A @ s))
@@ -151,7 +155,7 @@ def test_predicted_reduction_is_that_of_the_quadratic_model_and_never_negative(m
 @given(models)
 def test_longer_radius_gives_a_longer_step_and_less_damping(model):
     (A, b), rank = model
-    local = KrylovModel(arnoldi(lambda v: A @ v, b, rank, 0.0))
+    local = model_of(arnoldi(lambda v: A @ v, b, rank, 0.0))
     free = local.solve_within(math.inf).norm
     steps = [local.solve_within(f * free) for f in (1e-3, 1e-2, 0.1, 0.5, 0.9, 1.5, 10.0)]
     norms = [step.norm for step in steps]
@@ -166,7 +170,7 @@ def test_step_on_the_sphere_satisfies_the_optimality_conditions_of_the_trust_reg
     # (Q'AQ + damping I) z = Q'b, damping > 0, |z| = radius
     A, b = operator(spectrum, 8)
     factors = arnoldi(lambda v: A @ v, b, 5, 0.0)
-    local = KrylovModel(factors)
+    local = model_of(factors)
     step = local.solve_within(0.3 * local.solve_within(math.inf).norm)
     Q = factors.basis[: factors.rank]
     z = Q @ step.d_x
@@ -179,7 +183,7 @@ def test_step_on_the_sphere_satisfies_the_optimality_conditions_of_the_trust_reg
 def test_no_other_step_of_the_krylov_space_within_the_radius_promises_more(model, fraction, seed):
     (A, b), rank = model
     factors = arnoldi(lambda v: A @ v, b, rank, 0.0)
-    local = KrylovModel(factors)
+    local = model_of(factors)
     radius = fraction * local.solve_within(math.inf).norm
     step = local.solve_within(radius)
     Q = factors.basis[: factors.rank]
@@ -196,21 +200,21 @@ def test_no_other_step_of_the_krylov_space_within_the_radius_promises_more(model
 def test_half_of_beta_with_the_identity_is_the_end_of_the_bracket_and_does_not_crash(seed, scale):
     b = torch.randn(4, dtype=F64, generator=torch.Generator().manual_seed(seed)) * scale
     factors = arnoldi(lambda v: v, b, 4, 0.0)
-    step = KrylovModel(factors).solve_within(factors.beta / 2)
+    step = model_of(factors).solve_within(factors.beta / 2)
     torch.testing.assert_close(step.d_x, b / 2)
 
 
 def test_zero_gradient_gives_a_zero_step():
     A, _ = operator("well conditioned", 5)
     factors = arnoldi(lambda v: A @ v, torch.zeros(5, dtype=F64), 5, 0.0)
-    step = KrylovModel(factors).solve_within(1.0)
+    step = model_of(factors).solve_within(1.0)
     assert torch.equal(step.d_x, torch.zeros(5, dtype=F64))
     assert (step.norm, step.predicted_reduction, factors.rank) == (0.0, 0.0, 0)
 
 
 def test_zero_operator_gives_a_zero_step():
     b = torch.ones(5, dtype=F64)
-    step = KrylovModel(arnoldi(torch.zeros_like, b, 5, 0.0)).solve_within(1.0)
+    step = model_of(arnoldi(torch.zeros_like, b, 5, 0.0)).solve_within(1.0)
     assert step.norm == 0.0
 
 
@@ -225,7 +229,7 @@ def test_a_product_that_is_not_finite_ends_the_space_before_it(bad):
 
     factors = arnoldi(mv, b, 6, 0.0)
     assert factors.rank == 2
-    assert torch.isfinite(KrylovModel(factors).solve_within(1.0).d_x).all()
+    assert torch.isfinite(model_of(factors).solve_within(1.0).d_x).all()
 
 
 @every_spectrum

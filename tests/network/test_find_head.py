@@ -109,15 +109,15 @@ def test_identity_and_dropout_after_the_head_in_evaluation_mode_do_not_hide_it()
 
 def test_a_bare_linear_layer_is_all_head():
     model = nn.Linear(2, 3)
-    anatomy = find_head(model, X, None)
-    assert (anatomy.head, anatomy.head_name, anatomy.output_shape) == (model, "", (3,))
+    location = find_head(model, X, None)
+    assert (location.head, location.head_name, location.output_shape) == (model, "", (3,))
 
 
 def test_one_by_one_convolution_is_a_head():
     model = pixel_net(3)
-    anatomy = find_head(model, torch.randn(2, 2, 5, 4), None)
-    assert anatomy.head is model[-1]
-    assert anatomy.output_shape == (3, 5, 4)
+    location = find_head(model, torch.randn(2, 2, 5, 4), None)
+    assert location.head is model[-1]
+    assert location.output_shape == (3, 5, 4)
 
 
 def test_whole_feature_extractor_is_found():

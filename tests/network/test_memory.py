@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from gnvpro.methods.choose_solver import DenseSettings
 from torch import Tensor, nn
 
 import gnvpro
@@ -20,8 +19,9 @@ from gnvpro.linalg.operators import LinearOperator
 from gnvpro.network import memory
 from gnvpro.network.find_head import find_head
 from gnvpro.network.memory import Footprint, footprint
-from gnvpro.network.passes import chunks_kept, samples_at_once
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
+from gnvpro.network.passes import PassPlan
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.network.work import WorkMeter
 from gnvpro.networks import ConvNet, NeuralODE
 
 SAMPLES = 60
@@ -31,7 +31,7 @@ GENEROUS = 1e12
 # -- what is measured
 
 
-def test_what_is_alive_is_measured_a_sample():
+def test_what_is_alive_is_measured_per_sample():
     x = torch.zeros(10, 5, dtype=F64)
     assert footprint(lambda few: 2 * few, x) == Footprint(40, 40)
     assert footprint(lambda few: (2 * few).sum(1), x) == Footprint(8, 48)
@@ -60,7 +60,7 @@ def test_fewer_than_four_samples_are_measured_too():
 
 def test_a_chain_holds_the_inputs_of_its_layers_and_no_outputs():
     model = ConvNet()
-    network = SeparableNetwork(model, find_head(model, torch.zeros(2, 3, 32, 32), None), WorkMeter(10), memory=1e9)
+    network = SeparableNetwork(model, find_head(model, torch.zeros(2, 3, 32, 32), None))
     image, pooled, masks = 3 * 32 * 32 * 4, 32 * 16 * 16 * 4, 32 * 32 * 32 + 64 * 16 * 16
     features, rest = 64 * 4, 100  # one number for each output that is not kept
     held = network.measured(torch.zeros(10, 3, 32, 32)).held
@@ -71,11 +71,11 @@ def test_a_chain_holds_the_inputs_of_its_layers_and_no_outputs():
 
 
 def test_chunks_get_a_quarter_and_the_rest_is_kept():
-    assert samples_at_once(4000, Footprint(held=10, peak=50)) == 20
-    assert chunks_kept(4000, Footprint(held=10, peak=50), 20) == (4000 - 20 * 50) // 200
-    assert samples_at_once(10, Footprint(held=10, peak=50)) == 1, "one sample at the least"
-    assert chunks_kept(10, Footprint(held=10, peak=50), 1) == 0
-    assert samples_at_once(10, Footprint(0, 0)) == chunks_kept(10, Footprint(0, 0), 5) == math.inf
+    inputs, takes = torch.zeros(100, 3), Footprint(held=10, peak=50)
+    assert PassPlan.within(4000, takes, inputs) == PassPlan(20, (4000 - 20 * 50) // 200)
+    assert PassPlan.within(4000, takes, inputs, most=7).size == 7
+    assert PassPlan.within(10, takes, inputs) == PassPlan(1, 0), "one sample at the least"
+    assert PassPlan.within(10, Footprint(0, 0), inputs) == PassPlan(100, math.inf)
 
 
 def test_the_default_is_a_share_of_the_machine_or_of_what_is_free(monkeypatch):
@@ -95,8 +95,9 @@ def test_machine_and_free_memory_are_known():
 
 def linearized(name: str, budget: float):
     m = made(name)
-    network = SeparableNetwork(m.model, find_head(m.model, m.inputs[:2], None), WorkMeter(len(m.inputs)), memory=budget)
-    return network, network.linearize(m.theta, m.inputs)
+    meter = WorkMeter(len(m.inputs))
+    passes = m.network.pass_plan(m.inputs, budget)
+    return meter, m.network.linearize(m.theta, m.inputs, passes, meter)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 1.0, 3.0])  # of what the forward pass of all samples holds
@@ -106,16 +107,16 @@ def linearized(name: str, budget: float):
 )
 def test_passes_are_the_same_for_every_budget(name, part):
     m = made(name)
-    measured = linearized(name, GENEROUS)[0].measured(m.inputs)
-    network, few = linearized(name, 1 + part * measured.held * len(m.inputs))
+    measured = m.network.measured(m.inputs)
+    _, few = linearized(name, 1 + part * measured.held * len(m.inputs))
     _, all_kept = linearized(name, GENEROUS)
     d_theta, d_rows = m.direction(m.theta), m.direction(all_kept.features)
     for _ in range(2):
         assert relative(few.features, all_kept.features) <= 1e-13
         assert relative(few.jvp(d_theta), all_kept.jvp(d_theta)) <= 1e-12
         assert relative(few.vjp(d_rows), all_kept.vjp(d_rows)) <= 1e-12
-        few.forget()
-    J = LinearOperator((network.n_theta,), tuple(few.features.shape), few.jvp, few.vjp)
+        few.free()
+    J = LinearOperator((m.network.n_theta,), tuple(few.features.shape), few.jvp, few.vjp)
     assert adjoint_gap(J) <= 1e-12
 
 
@@ -124,14 +125,14 @@ def test_jacobians_are_the_same_for_every_budget(name):
     m = made(name)
 
     def rows(budget: float) -> Tensor:
-        network, linearization = linearized(name, budget)
+        meter, linearization = linearized(name, budget)
         seeds = torch.randn(3, *linearization.features.shape, dtype=F64, generator=torch.Generator().manual_seed(0))
         chunks = [
             torch.cat([b if isinstance(b, Tensor) else b.dense() for _, b in sorted(blocks.items())])
             for _, blocks in linearization.jacobian(seeds)
         ]
         assert len(chunks) == (1 if budget == GENEROUS else len(m.inputs))
-        assert network.meter.work == 1 + 3
+        assert meter.work == 1 + 3
         return torch.cat(chunks, dim=2)
 
     assert relative(rows(1.0), rows(GENEROUS)) <= 1e-12
@@ -139,42 +140,43 @@ def test_jacobians_are_the_same_for_every_budget(name):
 
 def test_what_fits_is_kept_and_the_rest_is_made_again_at_every_pass():
     m = made("mlp, multinomial")
-    n = len(m.inputs)
+    n, meter = len(m.inputs), WorkMeter(len(m.inputs))
     _, whole = linearized("mlp, multinomial", GENEROUS)
-    network, _ = linearized("mlp, multinomial", GENEROUS)
-    measured = network.measured(m.inputs)
+    measured = m.network.measured(m.inputs)
     # chunks of one sample, ten of which are kept beside the one in work
-    network.chunk, network.memory = 1, measured.peak + 10 * measured.held
-    linearization = network.linearize(m.theta, m.inputs)
-    assert network.meter.made_again == 0
+    passes = PassPlan.within(measured.peak + 10 * measured.held, measured, m.inputs, most=1)
+    assert passes == PassPlan(1, 10)
+    linearization = m.network.linearize(m.theta, m.inputs, passes, meter)
+    assert meter.made_again == 0
     linearization.jvp(m.theta)
-    assert network.meter.made_again == n - 10
+    assert meter.made_again == n - 10
     linearization.vjp(whole.features)
-    assert network.meter.made_again == 2 * (n - 10)
-    linearization.forget()
+    assert meter.made_again == 2 * (n - 10)
+    linearization.free()
     linearization.vjp(whole.features)
-    assert network.meter.made_again == 3 * n - 20, "what was forgotten is made once more and kept again"
+    assert meter.made_again == 3 * n - 20, "what was freed is made once more and kept again"
     linearization.vjp(whole.features)
-    assert network.meter.made_again == 4 * n - 30
-    assert network.meter.work == 2 + 4, "work does not know of it"
+    assert meter.made_again == 4 * n - 30
+    assert meter.work == 1 + 4, "work does not know of it"
 
 
 def test_nothing_is_kept_of_a_probe():
     m = made("mlp, multinomial")
-    network, kept = linearized("mlp, multinomial", GENEROUS)
-    probe = network.linearize(m.theta, m.inputs, keep=False)
-    assert torch.equal(probe.features, kept.features)
-    probe.vjp(probe.features)
-    assert network.meter.made_again == len(m.inputs)
+    near = m.problem.reduced.at(m.theta)
+    probe = m.problem.reduced.probe(m.theta, near)
+    assert relative(probe.W, near.W) <= 1e-7
+    before = m.problem.meter.made_again
+    probe.gradient()
+    assert m.problem.meter.made_again - before == len(m.inputs)
 
 
 def test_features_are_computed_in_chunks_that_fit():
     model, sizes = mlp(2).double(), []
     inputs = torch.randn(50, 2, dtype=F64)
-    network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(50), memory=GENEROUS)
-    network.memory = 4 * 7.5 * network.measured(inputs).peak
+    network = SeparableNetwork(model, find_head(model, inputs[:2], None))
+    passes = PassPlan.within(4 * 7.5 * network.measured(inputs).peak, network.measured(inputs), inputs)
     model.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
-    network.features(network.theta(), inputs)
+    network.features(network.theta(), inputs, passes)
     assert sizes == [7] * 7 + [1]
 
 
@@ -194,7 +196,7 @@ def meters(monkeypatch) -> list[WorkMeter]:
         every.append(WorkMeter(samples))
         return every[-1]
 
-    monkeypatch.setattr("gnvpro.run.WorkMeter", keep)
+    monkeypatch.setattr("gnvpro.objectives.problem.WorkMeter", keep)
     return every
 
 
@@ -235,11 +237,11 @@ def assert_same(result, expected) -> None:
 
 # a method that keeps nothing it does not need twice makes nothing again when memory suffices
 RUNS = {
-    "krylov": {"solver": "krylov", "max_rank": 5},
-    "gauss-newton": {"method": "gauss-newton", "max_rank": 5},
+    "krylov": {"solver": gnvpro.Krylov(5)},
+    "gauss-newton": {"method": gnvpro.GaussNewton(solver=gnvpro.Krylov(5))},
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
     "adam": {"method": "adam", "iterations": 2},
-    "batches": {"solver": "krylov", "max_rank": 5, "batch_size": 120, "iterations_per_batch": 2},
+    "batches": {"method": gnvpro.GNvpro(solver=gnvpro.Krylov(5), batches=gnvpro.Batches(120, iterations=2))},
 }
 
 
@@ -275,7 +277,7 @@ def test_every_budget_takes_the_same_exact_steps(network, loss, geodesic, meters
     steps = 1 if network == "autodiff" else 4
     build, settings = (
         NETWORKS[network],
-        {"solver": "dense", "dense": DenseSettings(geodesic=geodesic), "iterations": steps},
+        {"solver": gnvpro.Dense(geodesic=geodesic), "iterations": steps},
     )
     expected = trained(build, loss, GENEROUS, **settings)
     assert meters[-1].made_again == 0
@@ -283,8 +285,7 @@ def test_every_budget_takes_the_same_exact_steps(network, loss, geodesic, meters
     for budget in (least, 3 * least):
         assert_same(trained(build, loss, budget, **settings), expected)
     # The matrices of such a small problem take more than its forward pass; here passes get as good as nothing.
-    monkeypatch.setattr("gnvpro.network.samples_at_once", lambda memory, footprint: 7)
-    monkeypatch.setattr("gnvpro.network.chunks_kept", lambda memory, footprint, samples: 3)
+    monkeypatch.setattr(PassPlan, "within", staticmethod(lambda *_: PassPlan(7, 3)))
     assert_same(trained(build, loss, least, **settings), expected)
     assert meters[-1].made_again > 0
 
@@ -302,15 +303,15 @@ def least_for_dense(build, loss: str, settings) -> float:
 
 
 def test_a_rejected_trial_makes_nothing_again(meters):
-    """The old point's forward pass is forgotten before a trial; its Krylov space is all that a shorter step needs."""
-    expected = trained(mlp, "least_squares", GENEROUS, solver="krylov", max_rank=20, iterations=25, theta_penalty=1e-10)
+    """The old point's forward pass is freed before a trial; its Krylov space is all that a shorter step needs."""
+    expected = trained(mlp, "least_squares", GENEROUS, solver="krylov", iterations=25, theta_penalty=1e-10)
     assert not all(expected.history.column("accepted"))
     assert meters[-1].made_again == 0
 
 
 def test_a_resumed_run_takes_the_budget_it_began_with(tmp_path, monkeypatch):
     """By default that depends on what is free, and with it the chunks and the last bits."""
-    settings = {"solver": "krylov", "max_rank": 5, "checkpoint": tmp_path / "run", "resume": True}
+    settings = {"solver": gnvpro.Krylov(5), "checkpoint": tmp_path / "run", "resume": True}
 
     class Interrupted(Exception):
         pass
@@ -319,16 +320,16 @@ def test_a_resumed_run_takes_the_budget_it_began_with(tmp_path, monkeypatch):
         if record.iteration == 3:
             raise Interrupted
 
-    monkeypatch.setattr("gnvpro.training.default_memory", lambda: 8e3)
+    monkeypatch.setattr("gnvpro.objectives.problem.default_memory", lambda: 8e3)
     expected = trained(mlp, "logistic", None, **settings | {"checkpoint": tmp_path / "whole"})
     with pytest.raises(Interrupted):
-        trained(mlp, "logistic", None, on_iteration=interrupt, **settings)
-    monkeypatch.setattr("gnvpro.training.default_memory", lambda: GENEROUS)
+        trained(mlp, "logistic", None, listeners=interrupt, **settings)
+    monkeypatch.setattr("gnvpro.objectives.problem.default_memory", lambda: GENEROUS)
     other = trained(mlp, "logistic", None, **settings | {"checkpoint": None, "resume": False})
     resumed = trained(mlp, "logistic", None, **settings)
     assert resumed.history.column("loss") == expected.history.column("loss")
     assert other.history.column("loss") != expected.history.column("loss"), "the budgets did not differ enough"
-    with pytest.raises(ValueError, match="memory was null, now it is 1000"):
+    with pytest.raises(ValueError, match="memory was None, now it is 1000"):
         trained(mlp, "logistic", 1000.0, **settings)
 
 
@@ -340,7 +341,7 @@ def peak_of(budget: float, method: str) -> float:
     script = [sys.executable, __file__, str(budget), method]
     # What malloc does not give back to the system is another matter: here it gives back nearly everything.
     malloc = {"MALLOC_MMAP_THRESHOLD_": "100000", "MALLOC_TRIM_THRESHOLD_": "100000", "MALLOC_TOP_PAD_": "0"}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **malloc}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1]), **malloc}
     done = subprocess.run(script, env=environment, check=True, capture_output=True, text=True, timeout=300)
     return float(done.stdout)
 
@@ -359,7 +360,8 @@ def train_on_images() -> None:
     budget, method = float(sys.argv[1]), sys.argv[2]
     torch.manual_seed(0)
     images, labels = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
-    settings = {"loss": "multinomial", "method": method, "iterations": 1, "work": 100, "max_rank": 1}
+    methods = {"gnvpro": gnvpro.GNvpro(solver=gnvpro.Hybrid(1)), "lbfgs-vpro": gnvpro.LBFGSvpro()}
+    settings = {"loss": "multinomial", "method": methods[method], "iterations": 1, "work": 100}
     gnvpro.train(ConvNet(), images[:100], labels[:100], memory=2e6, **settings)  # what torch needs in any case
     before = most_so_far()
     gnvpro.train(ConvNet(), images, labels, memory=budget, **settings)

@@ -8,14 +8,23 @@ from torch import nn
 
 from cases import CASES, F64, SkipNet, made, mlp
 from checks import adjoint_gap, relative
-from gnvpro.head.eliminator import with_ones
+from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.network.find_head import find_head
-from gnvpro.network.separable import SeparableNetwork, WorkMeter, cached_chunk
+from gnvpro.network.memory import Footprint
+from gnvpro.network.passes import PassPlan
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.network.work import WorkMeter
+
+WHOLE = PassPlan(1000)
 
 
-def network_of(model, inputs, chunk=None):
-    return SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(len(inputs)), chunk)
+def network_of(model, inputs):
+    return SeparableNetwork(model, find_head(model, inputs[:2], None))
+
+
+def linearized(network, theta, inputs, passes=WHOLE):
+    return network.linearize(theta, inputs, passes, WorkMeter(len(inputs)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -23,10 +32,10 @@ def test_features_times_head_is_the_models_output(name):
     m = made(name)
     W = m.network.W()
     expected = m.network.rows(m.model(m.inputs).detach()).to(F64)
-    Z = with_ones(m.network.linearize(m.theta, m.inputs).features, m.network.bias)
+    Z = append_bias_column(linearized(m.network, m.theta, m.inputs).features, m.network.bias)
     tight = 1e-12 if m.case.dtype == F64 else 1e-5
     assert relative(Z @ W.T, expected) <= tight
-    again = with_ones(m.network.features(m.theta, m.inputs), m.network.bias)
+    again = append_bias_column(m.network.features(m.theta, m.inputs, WHOLE), m.network.bias)
     assert relative(again @ W.T, expected) <= tight
 
 
@@ -60,27 +69,27 @@ def test_which_models_take_which_path():
 @pytest.mark.parametrize("name", ["mlp, multinomial", "autodiff, least squares"])
 def test_chunks_of_samples_change_nothing(name, chunk):
     m = made(name)
-    whole, pieces = (network_of(m.model, m.inputs, c).linearize(m.theta, m.inputs) for c in (None, chunk))
+    whole, pieces = (linearized(m.network, m.theta, m.inputs, PassPlan(size)) for size in (1000, chunk))
     d_theta, d_rows = m.direction(m.theta), m.direction(whole.features)
     torch.testing.assert_close(pieces.features, whole.features)
     torch.testing.assert_close(pieces.jvp(d_theta), whole.jvp(d_theta))
     torch.testing.assert_close(pieces.vjp(d_rows), whole.vjp(d_rows))
 
 
-@pytest.mark.parametrize("chunk", [None, 4])
-def test_each_pass_is_one_unit_of_work(chunk):
+@pytest.mark.parametrize("passes", [WHOLE, PassPlan(4), PassPlan(4, kept=2)])
+def test_each_pass_is_one_unit_of_work(passes):
     m = made("mlp, multinomial")
-    network = network_of(m.model, m.inputs, chunk)
-    linearization = network.linearize(m.theta, m.inputs)
-    assert network.meter.work == 1
+    meter = WorkMeter(len(m.inputs))
+    linearization = m.network.linearize(m.theta, m.inputs, passes, meter)
+    assert meter.work == 1
     linearization.jvp(m.theta)
-    assert network.meter.work == 2
+    assert meter.work == 2
     linearization.vjp(m.direction(linearization.features))
-    assert network.meter.work == 3
-    network.features(m.theta, m.inputs)
-    assert network.meter.work == 3
-    network.linearize(m.theta, m.inputs[:5])
-    assert network.meter.work == pytest.approx(3 + 5 / 25)
+    assert meter.work == 3
+    m.network.features(m.theta, m.inputs, passes)
+    assert meter.work == 3
+    m.network.linearize(m.theta, m.inputs[:5], passes, meter)
+    assert meter.work == pytest.approx(3 + 5 / 25)
 
 
 def test_theta_is_what_is_trainable_outside_of_the_head():
@@ -109,7 +118,7 @@ def test_store_writes_theta_and_head_into_the_model(bias):
     network.store(theta, W)
     assert torch.equal(network.theta(), theta)
     assert torch.equal(network.W(), W)
-    expected = with_ones(network.features(theta, inputs), bias) @ W.T
+    expected = append_bias_column(network.features(theta, inputs, WHOLE), bias) @ W.T
     torch.testing.assert_close(model(inputs).detach(), expected)
 
 
@@ -122,7 +131,7 @@ def test_features_that_do_not_depend_on_a_parameter_have_a_zero_derivative_there
     model = Unused().double()
     inputs = torch.randn(5, 2, dtype=F64)
     network = network_of(model, inputs)
-    linearization = network.linearize(network.theta(), inputs)
+    linearization = linearized(network, network.theta(), inputs)
     where = torch.zeros(network.n_theta, dtype=F64)
     start = sum(p.numel() for n, p in model.named_parameters() if n in network.names[: network.names.index("never")])
     where[start : start + 3] = 1
@@ -136,20 +145,21 @@ def test_a_hook_on_the_model_is_part_of_the_features():
     model.register_forward_pre_hook(lambda module, args: (3 * args[0],))
     inputs = torch.randn(5, 2, dtype=F64)
     network = network_of(model, inputs)
-    Z = with_ones(network.linearize(network.theta(), inputs).features, True)
+    Z = append_bias_column(linearized(network, network.theta(), inputs).features, True)
     torch.testing.assert_close(Z @ network.W().T, model(inputs).detach())
 
 
 def test_autodiff_works_where_gradients_are_switched_off():
     m = made("autodiff, multinomial")
     with torch.no_grad():
-        off = m.network.linearize(m.theta, m.inputs)
+        off = linearized(m.network, m.theta, m.inputs)
         d = off.jvp(m.direction(m.theta))
-    torch.testing.assert_close(d, m.network.linearize(m.theta, m.inputs).jvp(m.direction(m.theta)))
+    torch.testing.assert_close(d, linearized(m.network, m.theta, m.inputs).jvp(m.direction(m.theta)))
     assert all(p.grad is None for p in m.model.parameters())
 
 
 def test_images_are_taken_a_few_at_a_time_and_vectors_all_at_once():
-    assert cached_chunk(torch.zeros(7, 3, 32, 32)) == 97
-    assert cached_chunk(torch.zeros(2, 3, 400, 400)) == 1
-    assert cached_chunk(torch.zeros(7, 55)) is None
+    nothing = Footprint(0, 0)
+    assert PassPlan.within(1e9, nothing, torch.zeros(200, 3, 32, 32)).size == 97
+    assert PassPlan.within(1e9, nothing, torch.zeros(2, 3, 400, 400)).size == 1
+    assert PassPlan.within(1e9, nothing, torch.zeros(7, 55)).size == 7

@@ -13,7 +13,6 @@ from cases import CASES, DOUBLE, F64, Case, labels, made, make, mlp, real
 from checks import adjoint_gap, against_dense, relative, taylor_order
 from gnvpro.head.newton import Newton, NewtonKrylov
 from gnvpro.networks import ResNet
-from gnvpro.objectives.reduced import FullObjective, ReducedObjective
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_double = pytest.mark.parametrize("name", DOUBLE)
@@ -61,7 +60,7 @@ def test_reduced_jacobian_is_the_dense_one(name):
 @every_case
 def test_head_jacobian_is_the_dense_one(name):
     m = made(name)
-    through = m.point._derivatives.head_jacobian
+    through = m.point.sensitivity.head_jacobian
     feature_jacobian = m.point.linearization.jvp
     columns = [through.mv(feature_jacobian(e)).reshape(-1) for e in torch.eye(m.theta.numel(), dtype=F64)]
     difference = (torch.stack(columns, 1) - m.reference.head_jacobian).abs().max()
@@ -117,7 +116,7 @@ def test_taylor_remainder_of_the_reduced_outputs_is_second_order(name):
 def test_taylor_remainder_of_the_eliminated_head_is_second_order(name):
     m = made(name)
     d = m.direction(m.theta)
-    dW = m.point._derivatives.head_jacobian.mv(m.point.linearization.jvp(d))
+    dW = m.point.sensitivity.head_jacobian.mv(m.point.linearization.jvp(d))
     order = taylor_order(
         lambda h: float((m.reduced_at(m.theta + h * d).W - m.point.W - h * dW).norm()),
         floor=1e-6 * float(m.point.W.norm()),
@@ -132,7 +131,7 @@ def test_taylor_remainder_of_the_full_objective_is_second_order(name):
     point = m.full_at(m.theta, m.some_W())
     d = m.direction(point.x)
     slope = float(point.gradient() @ d)
-    full = FullObjective(m.problem)
+    full = m.problem.full
     order = taylor_order(lambda h: abs(full.at(point.x + h * d, None).value - point.value - h * slope))
     assert order >= 1.9
 
@@ -141,7 +140,7 @@ def test_taylor_remainder_of_the_full_objective_is_second_order(name):
 def test_jacobians_are_exact_transposes(name):
     m = made(name)
     assert adjoint_gap(m.point.jacobian()) <= 1e-12
-    assert adjoint_gap(m.point._derivatives.head_jacobian) <= 1e-12
+    assert adjoint_gap(m.point.sensitivity.head_jacobian) <= 1e-12
     assert adjoint_gap(m.full_at(m.theta, m.some_W()).jacobian()) <= 1e-12
 
 
@@ -287,7 +286,7 @@ def test_features_that_are_not_finite_give_a_value_that_is_not_a_number():
 
 def test_a_point_near_by_starts_the_elimination():
     m = made("mlp, multinomial")
-    objective = ReducedObjective(m.problem, m.eliminator)
+    objective = m.problem.reduced
     near = m.reduced_at(m.theta + 1e-6 * m.direction(m.theta))
     warm, cold = objective.at(m.theta, near), objective.at(m.theta, None)
     assert warm.fit.iterations < cold.fit.iterations

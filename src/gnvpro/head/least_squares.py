@@ -1,7 +1,7 @@
 """Eliminating the head for least squares: directly, by one factorisation.
 
-    sqrt(w) Z = U S V'                       (w = 1/n; thin, so U is (rows, k), V is (n_features, k))
-    W         = C' sqrt(w) U S (S^2 + a2)^-1 V'
+    sqrt(w) Z = Q R,   R = U S V'            (w = 1/n; thin, so Q is (rows, k), V is (n_features, k))
+    W         = (Q' sqrt(w) C)' U S (S^2 + a2)^-1 V'
     D inv     = D V (S^2 + a2)^-1 V' + D (I - V V') / a2
 
 The last term exists only where there are fewer rows than features. With a2 = 0 the solution of minimum norm is taken:
@@ -50,14 +50,14 @@ class LeastSquares:
         """The head that minimises the penalised squared error; needs no start."""
         root, inner = misfit.sqrt_weights, misfit.over.inner
         X = root * Z
-        decomposition = _Decomposition(X, head_penalty)
+        decomposition = _Decomposition(X, misfit, head_penalty)
         gram = inner(X, X)
         diagonal = gram.diagonal()
         if head_penalty > CHOLESKY_SAFE_ABOVE * float(diagonal.sum()):
             diagonal.add_(head_penalty)
             W = torch.cholesky_solve(inner(root * X, misfit.targets), torch.linalg.cholesky(gram)).T
         else:
-            W = decomposition.head(misfit)
+            W = decomposition.head()
         return HeadFit(
             W,
             matmul_small(Z, W.T),
@@ -71,24 +71,26 @@ class LeastSquares:
 
 @dataclass(frozen=True)
 class _Decomposition:
-    """U S V' of weighted features, made when something is asked of it."""
+    """U S V' of the triangular factor of weighted features, made when something is asked of it."""
 
     X: Tensor
+    misfit: Misfit
     head_penalty: float
 
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """U, s, V' and s^2 + a2."""
-        U, s, Vt = torch.linalg.svd(self.X, full_matrices=False)
+        """U' Q' sqrt(w) C, s, V' and s^2 + a2."""
+        R, projected = self.misfit.over.triangle(self.X, self.misfit.sqrt_weights * self.misfit.targets)
+        U, s, Vt = torch.linalg.svd(R, full_matrices=False)
         denominator = s.square() + self.head_penalty
         if self.head_penalty == 0:
             denominator[s <= torch.finfo(s.dtype).eps * max(self.X.shape) * s[0]] = torch.inf
-        return U, s, Vt, denominator
+        return U.T @ projected, s, Vt, denominator
 
-    def head(self, misfit: Misfit) -> Tensor:
-        """W; the weights go to U, which has fewer columns than there may be targets."""
-        U, s, Vt, denominator = self.parts
-        return misfit.over.inner(misfit.targets, misfit.sqrt_weights * U) * (s / denominator) @ Vt
+    def head(self) -> Tensor:
+        """W."""
+        projected, s, Vt, denominator = self.parts
+        return projected.T * (s / denominator) @ Vt
 
     def inverse(self, shape: torch.Size) -> LinearOperator:
         """The inverse Hessian of the inner problem, for W of this shape."""

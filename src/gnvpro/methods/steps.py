@@ -174,7 +174,7 @@ class DenseSteps(Steps[ReducedPoint]):
         geodesic: bool,
         damped: bool,
     ) -> None:
-        self.matrix_passes = builder.passes(point.problem)
+        self.builder_of_matrices, self.matrix_passes = builder, builder.passes(point.problem)
         self.geodesic, self.begun_at = geodesic, begun_at  # theta that decided on the subspace of all matrices
 
         def build(point: ReducedPoint) -> LocalModel:

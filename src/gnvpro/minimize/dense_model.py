@@ -39,10 +39,10 @@ class DenseModel:
         self.matrix, self.gradient, self.metric, self.expand = matrix, gradient, metric, expand
         self._factor: tuple[float, Tensor] | None = None
 
-    @property
+    @cached_property
     def rank(self) -> int:
-        """The dimension of the space its steps come from."""
-        return len(self.gradient)
+        """The dimension of the space its steps come from; zero where the matrix is not finite."""
+        return len(self.gradient) if torch.isfinite(self.matrix).all() else 0
 
     @cached_property
     def scale(self) -> float:
