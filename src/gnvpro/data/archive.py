@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gnvpro.files import replacing
 
 Array = NDArray[np.float64]
 
@@ -70,28 +71,15 @@ def explained(directory: Path, megabytes: float) -> Iterator[float]:
 
 
 def write(path: Path, stamp: str, inputs: Array, targets: Array) -> None:
-    """Write the archive beside its place, then move it there in one step."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(beside, "wb") as file:
-            np.savez(file, inputs=inputs, targets=targets, stamp=stamp, checksum=_checksum(stamp, inputs, targets))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    """Write the archive, whole or not at all."""
+    with replacing(path) as file:
+        np.savez(file, inputs=inputs, targets=targets, stamp=stamp, checksum=_checksum(stamp, inputs, targets))
 
 
 def copy(path: Path, out: Path) -> None:
     """Copy an archive, whole or not at all."""
-    beside = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    try:
-        shutil.copyfile(path, beside)
-        os.replace(beside, out)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    with open(path, "rb") as source, replacing(out) as file:
+        shutil.copyfileobj(source, file)
 
 
 def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:

@@ -9,7 +9,6 @@ is refused with the first thing that differs.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -21,25 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnvpro.files import replacing
+
 MAGIC = b"gnvpro checkpoint 1\n"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write the content, whole or not at all."""
+    """Write the content, whole or not at all; a ValueError where `path` is no ordinary file."""
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
     payload = buffer.getvalue()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(path) as file:
+        file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
 
 
 def load(path: Path) -> dict[str, Any]:
