@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,8 @@ except ModuleNotFoundError as missing:
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .data.archive import Array
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -118,16 +120,12 @@ def data_cdr(
 ) -> None:
     """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. As it stands, the shipped set anew."""
     with one_line_errors():
-        from .data import cdr
+        from .data import cdr, figures
 
         if plot:
-            from .data.figures import cdr_figure
-
-            save_figure(cdr_figure(mesh, draw_seed), out or Path("cdr.png"))
+            save_figure(figures.cdr_figure(mesh, draw_seed), out or Path("cdr.png"))
             return
-        started = time.monotonic()
-        path, inputs, targets = cdr.simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
-        report(path, out, len(inputs), inputs.shape[1], targets.shape[1], time.monotonic() - started)
+        inputs, targets = make_set(cdr.simulated, samples, mesh, draw_seed, workers, data_dir, out)
         if cdr.is_shipped(samples, mesh, draw_seed):
             typer.echo(f"largest difference from the shipped set: {cdr.distance_to_shipped(inputs, targets):.1e}")
 
@@ -144,16 +142,12 @@ def data_dcr(
 ) -> None:
     """Direct current resistivity: depth, radius, angle of an ellipsoid -> 882 potential differences."""
     with one_line_errors():
-        from .data import dcr
+        from .data import dcr, figures
 
         if plot:
-            from .data.figures import dcr_figure
-
-            save_figure(dcr_figure(mesh), out or Path("dcr.png"))
-            return
-        started = time.monotonic()
-        path, inputs, targets = dcr.simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
-        report(path, out, len(inputs), inputs.shape[1], targets.shape[1], time.monotonic() - started)
+            save_figure(figures.dcr_figure(mesh), out or Path("dcr.png"))
+        else:
+            make_set(dcr.simulated, samples, mesh, draw_seed, workers, data_dir, out)
 
 
 @contextmanager
@@ -169,15 +163,27 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(130) from interrupt
 
 
-def report(path: Path, out: Path | None, samples: int, n_inputs: int, n_targets: int, seconds: float) -> None:
-    """Say what was made and where it is."""
+def make_set(
+    simulated: Callable[..., tuple[Path, Array, Array]],
+    samples: int,
+    mesh: int,
+    draw_seed: int,
+    workers: int | None,
+    data_dir: Path | None,
+    out: Path | None,
+) -> tuple[Array, Array]:
+    """Inputs and targets of a set, which is made, copied to `out` if given, and reported."""
     from .data import archive
-    from .data.progress import duration
+    from .progress import duration
 
+    started = time.monotonic()
+    path, inputs, targets = simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
     if out is not None:
         with archive.explained(out.parent, 1e-6 * path.stat().st_size):
             archive.copy(path, out)
-    typer.echo(f"{samples} samples, {n_inputs} inputs -> {n_targets} targets, in {duration(seconds)}: {out or path}")
+    sizes = f"{len(inputs)} samples, {inputs.shape[1]} inputs -> {targets.shape[1]} targets"
+    typer.echo(f"{sizes}, in {duration(time.monotonic() - started)}: {out or path}")
+    return inputs, targets
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -33,7 +33,7 @@ from gnvpro.head.eliminator import Eliminator, WarmStart
 from gnvpro.training.history import History, Record
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.training.levels import can_be_refined
-from gnvpro.training.listeners import Listener, progress_listener
+from gnvpro.training.listeners import Listener, Progress
 from gnvpro.problem.losses import HalfSquaredError, Loss, get_loss
 from gnvpro.network.memory import default_memory
 from gnvpro.methods.protocol import Settings
@@ -244,7 +244,7 @@ def train(
             passes_left=lambda: math.inf,
             by_work=len(plan.budgets) > 1,
         )
-        watchers = [*listeners, *([progress_listener()] if progress else [])]
+        watchers = [*listeners, *([Progress()] if progress else [])]
         identity = run_identity(model, data, held_out, plan, settings, objective, memory) if plan.checkpoint else {}
         run = Run(model, head, data, held_out, plan, settings, watchers, on_iteration, identity, budget)
         if resume and plan.checkpoint is not None and plan.checkpoint.exists():
