@@ -9,8 +9,7 @@ import pytest
 from gnvpro.progress import Display, duration
 
 
-@pytest.fixture
-def terminal(capsys, monkeypatch):  # capsys first: it replaces sys.stderr
+def pretend_terminal(monkeypatch):  # no fixture: pytest replaces sys.stderr between set-up and test
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "150")
 
@@ -36,8 +35,9 @@ def test_the_final_line_is_never_left_out(capsys):
     assert capsys.readouterr().err == "dcr: 2 of 2 samples, 0 s left\n"
 
 
-def test_a_terminal_shows_a_bar_with_text_and_notes_as_they_are(terminal, capsys):
+def test_a_terminal_shows_a_bar_with_text_and_notes_as_they_are(capsys, monkeypatch):
     pytest.importorskip("rich", reason="the bar needs rich")
+    pretend_terminal(monkeypatch)
     with Display("dcr", "samples") as display:
         display.start(100, done=40)
         display.update(60, "some text", "a line")
@@ -49,8 +49,11 @@ def test_a_terminal_shows_a_bar_with_text_and_notes_as_they_are(terminal, capsys
     assert not display.bar.live.is_started
 
 
-def test_lines_are_printed_on_a_terminal_without_rich_or_to_another_stream(terminal, monkeypatch):
+def test_lines_are_printed_on_a_terminal_without_rich_or_to_another_stream(monkeypatch):
+    pytest.importorskip("rich", reason="the bar needs rich")
+    pretend_terminal(monkeypatch)
     assert Display("dcr", "samples", io.StringIO()).bar is None
+    assert Display("dcr", "samples").bar is not None
     monkeypatch.setitem(sys.modules, "rich", None)
     assert Display("dcr", "samples").bar is None
 

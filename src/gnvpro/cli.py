@@ -1,4 +1,4 @@
-"""The command line: a thin shell, one function a command; errors are said in one line, the rest is the library's."""
+"""The command line: a thin shell with one function per command; errors are reported in one line."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ app.add_typer(data_app, name="data")
 
 Samples = Annotated[int, typer.Option(help="How many samples to simulate.")]
 Seed = Annotated[int, typer.Option("--draw-seed", help="Seed of the drawn inputs.")]
-Workers = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where sets are kept; else GNVPRO_DATA, else the user's cache.")]
+Workers = Annotated[int | None, typer.Option(help="Number of processes; all cores if not given.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are kept; else GNVPRO_DATA, else the user's cache.")
+]
 Out = Annotated[Path | None, typer.Option(help="Write the set (.npz), or with --plot the figure, to this file.")]
-Plot = Annotated[bool, typer.Option("--plot", help="Draw the problem and one sample of it instead of making the set.")]
+Plot = Annotated[bool, typer.Option("--plot", help="Draw the problem and one sample instead of making the set.")]
 
 
 @app.command("list")
 def list_experiments() -> None:
-    """The experiments, their methods and budgets."""
+    """List the experiments, their methods and budgets."""
     from .experiments.terminal import catalogue_table
 
     catalogue_table()
@@ -44,24 +46,26 @@ def list_experiments() -> None:
 
 @app.command("run")
 def run_experiment(
-    name: Annotated[str, typer.Argument(help="Which experiment: see gnvpro list.")],
-    method: Annotated[list[str] | None, typer.Option(help="Which method; may be repeated. All if not given.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Of data, weights and batches; may be repeated.")] = None,
-    work: Annotated[float | None, typer.Option(help="Budget of each run in work units, instead of its own.")] = None,
+    name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="Train by this method; may be repeated. Else by all.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of data, weights and batches; may be repeated.")] = None,
+    work: Annotated[
+        float | None, typer.Option(help="Budget of each run in work units; the experiment's if not given.")
+    ] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where runs were interrupted; keep finished ones.")
-    ] = False,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The settings the paper states, with its Krylov solver.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs; keep finished ones.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Use the paper's settings and its Krylov solver.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
     solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
     theta_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on theta.")] = None,
     head_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on the head.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="For tuning: of ADAM and Nesterov.")] = None,
-    max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest Krylov space.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="For tuning: the learning rate of ADAM and Nesterov.")
+    ] = None,
+    max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest dimension of a Krylov space.")] = None,
 ) -> None:
     """Train an experiment of the paper by each of its methods, and compare with the paper's numbers."""
     with one_line_errors():
@@ -87,7 +91,7 @@ def run_experiment(
         try:
             results = run(order, tell=typer.echo, progress=True)
         except KeyboardInterrupt:
-            typer.echo("gnvpro: interrupted; the same command with --resume goes on", err=True)
+            typer.echo("gnvpro: interrupted; continue with the same command and --resume", err=True)
             raise
         results_table(results)
         typer.echo(f"{out / name}; show it with: gnvpro report {out}")
@@ -95,10 +99,10 @@ def run_experiment(
 
 @app.command("report")
 def make_report(
-    directory: Annotated[Path, typer.Argument(help="What was given to gnvpro run as --out.")],
-    out: Annotated[Path | None, typer.Option(help="Where the page is written; DIRECTORY/report if not given.")] = None,
+    directory: Annotated[Path, typer.Argument(help="The directory given to gnvpro run as --out.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page; DIRECTORY/report if not given.")] = None,
 ) -> None:
-    """One page and figures from the runs saved in a directory."""
+    """Write a page with figures from the runs saved in a directory."""
     with one_line_errors():
         from .experiments.report import write_report
 
@@ -111,14 +115,14 @@ def make_report(
 @data_app.command("cdr")
 def data_cdr(
     samples: Samples = 800,
-    mesh: Annotated[int, typer.Option(help="Nodes in each direction: 21, 31, ...; the paper's 151.")] = 151,
+    mesh: Annotated[int, typer.Option(help="Nodes in each direction: 21, 31, ...; the paper has 151.")] = 151,
     draw_seed: Seed = 0,
     workers: Workers = None,
     data_dir: DataDir = None,
     out: Out = None,
     plot: Plot = False,
 ) -> None:
-    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. As it stands, the shipped set anew."""
+    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. By default the shipped set, made anew."""
     with one_line_errors():
         from .data import cdr, figures
 
@@ -133,7 +137,9 @@ def data_cdr(
 @data_app.command("dcr")
 def data_dcr(
     samples: Samples = 10_000,
-    mesh: Annotated[int, typer.Option(help="Cells in x1 and x2, twice those in x3: 24, 48, 96; the paper's 48.")] = 48,
+    mesh: Annotated[
+        int, typer.Option(help="Cells in x1 and x2 (half as many in x3): 24, 48, 96; the paper has 48.")
+    ] = 48,
     draw_seed: Seed = 0,
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -152,7 +158,7 @@ def data_dcr(
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What the user can mend is said in one line; Ctrl-C ends with its customary status."""
+    """Report what the user can mend in one line; end with the customary status after Ctrl-C."""
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
@@ -187,7 +193,7 @@ def make_set(
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the file's ending."""
+    """Write the figure in the format that the file's suffix names."""
     figure.savefig(path)
     typer.echo(f"figure: {path}")
 

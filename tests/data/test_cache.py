@@ -137,8 +137,8 @@ def damage_by_altering(path):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_by_cutting, "is cut or is no archive"),
-        (damage_by_emptying, "is cut or is no archive"),
+        (damage_by_cutting, "is cut or is not an archive"),
+        (damage_by_emptying, "is cut or is not an archive"),
         (damage_by_another_version, "another version or recipe"),
         (damage_by_other_inputs, "another version or recipe"),
         (damage_by_altering, "does not match its checksum"),

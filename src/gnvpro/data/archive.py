@@ -1,6 +1,6 @@
-"""A simulated set on disk: written whole or not at all, and believed only if recipe and checksum agree.
+"""A simulated set on disk: written whole or not at all, and used only if recipe and checksum agree.
 
-The recipe says everything the numbers depend on: which problem, the version of its solver, mesh, samples, seed. A set
+The recipe holds everything the numbers depend on: the problem, the version of its solver, mesh, samples, seed. A set
 that was cut, altered or made by another recipe or version is refused with the reason; the caller makes it again.
 """
 
@@ -24,12 +24,12 @@ Array = NDArray[np.float64]
 
 
 class UnusableArchive(ValueError):
-    """The file is no intact archive of the set asked for; the message says why."""
+    """The file is not an intact archive of the requested set; the message says why."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What determines a simulated set."""
+    """Everything that determines a simulated set."""
 
     problem: str
     version: int
@@ -49,7 +49,7 @@ class Recipe:
 
     @property
     def stem(self) -> str:
-        """File name without its ending; the version is inside, so a new one replaces the old file."""
+        """File name without its suffix. The version is not part of it, so a new version replaces the old file."""
         return f"{self.problem}-mesh{self.mesh}-samples{self.samples}-seed{self.seed}"
 
     def stamp(self, inputs: Array) -> str:
@@ -59,7 +59,7 @@ class Recipe:
 
 @contextmanager
 def explained(directory: Path, megabytes: float) -> Iterator[float]:
-    """Say which directory could not be written, for how much, and what to do about it."""
+    """Turn an OSError into one that names the directory, the space needed, and what to do."""
     try:
         yield megabytes
     except OSError as error:
@@ -90,7 +90,7 @@ def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:
             inputs, targets = file["inputs"], file["targets"]
             found, checksum = str(file["stamp"]), str(file["checksum"])
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
-        raise UnusableArchive(f"{path.name} is cut or is no archive of a simulated set") from error
+        raise UnusableArchive(f"{path.name} is cut or is not an archive of a simulated set") from error
     if checksum != _checksum(found, inputs, targets):
         raise UnusableArchive(f"{path.name} does not match its checksum")
     if stamp is not None and found != stamp:

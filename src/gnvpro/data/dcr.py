@@ -55,7 +55,7 @@ def load(
 
 
 def draw(samples: int, seed: int) -> Array:
-    """Depth, radius and angle (samples, 3); fewer samples are the first rows of more."""
+    """Depth, radius and angle (samples, 3); a smaller set is the start of a larger one."""
     low, high = np.array([0.0, 0.25, 0.0]), np.array([1.0, 3.0, np.pi])
     return low + (high - low) * np.random.default_rng(seed).random((samples, 3))
 
