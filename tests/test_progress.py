@@ -3,6 +3,7 @@
 import io
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -17,7 +18,7 @@ def pretend_terminal(monkeypatch):  # no fixture: pytest replaces sys.stderr bet
 def test_lines_are_rare_and_tell_the_time_left(capsys, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    with Display("dcr", "samples", seconds_between=10) as display:
+    with closing(Display("dcr", "samples", seconds_between=10)) as display:
         display.start(100, done=40)
         for done in range(41, 61):
             clock[0] += 1.5
@@ -38,7 +39,7 @@ def test_the_final_line_is_never_left_out(capsys):
 def test_a_terminal_shows_a_bar_with_text_and_notes_as_they_are(capsys, monkeypatch):
     pytest.importorskip("rich", reason="the bar needs rich")
     pretend_terminal(monkeypatch)
-    with Display("dcr", "samples") as display:
+    with closing(Display("dcr", "samples")) as display:
         display.start(100, done=40)
         display.update(60, "some text", "a line")
         display.note("in [brackets]")

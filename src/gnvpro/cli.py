@@ -47,13 +47,9 @@ def list_experiments() -> None:
 @app.command("run")
 def run_experiment(
     name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.")],
-    method: Annotated[
-        list[str] | None, typer.Option(help="Train by this method; may be repeated. Else by all.")
-    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. All if not given.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of data, weights and batches; may be repeated.")] = None,
-    work: Annotated[
-        float | None, typer.Option(help="Budget of each run in work units; the experiment's if not given.")
-    ] = None,
+    work: Annotated[float | None, typer.Option(help="Another budget for each run, in work units.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs; keep finished ones.")] = False,
@@ -62,9 +58,7 @@ def run_experiment(
     solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
     theta_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on theta.")] = None,
     head_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on the head.")] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="For tuning: the learning rate of ADAM and Nesterov.")
-    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="For tuning: for ADAM and Nesterov.")] = None,
     max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest dimension of a Krylov space.")] = None,
 ) -> None:
     """Train an experiment of the paper by each of its methods, and compare with the paper's numbers."""

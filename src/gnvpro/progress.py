@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Any, TextIO
 
 
 class Display:
-    """Shows the progress of one piece of work; within `with`, the bar ends with the block.
+    """Shows the progress of one piece of work, until it is closed.
 
     Args:
         name, unit: what is done, counted in what.
         stream: print lines there; left out, a bar on the terminal if rich is installed, else lines on standard error.
         seconds_between: lines within so many seconds of the last one are left out, except the final one.
 
-    >>> with Display("cdr", "samples", sys.stdout) as display:
-    ...     display.start(total=3, done=1)
-    ...     display.update(3)
+    >>> display = Display("cdr", "samples", sys.stdout)
+    >>> display.start(total=3, done=1)
+    >>> display.update(3)
     cdr: 3 of 3 samples, 0 s left
     """
 
@@ -52,18 +51,10 @@ class Display:
         else:
             print(text, file=self.stream, flush=True)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Leave the last state of the bar standing."""
         if self.bar is not None:
             self.bar.stop()
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _rich_bar() -> Any:

@@ -68,7 +68,7 @@ class SimulatedSet:
         inputs = self.draw(samples, draw_seed)
         directory, solve = data_directory(data_dir) / self.name, partial(self.solve, mesh)
         stream = None if progress else io.StringIO()  # which nobody reads
-        with Display(self.name, "samples", stream, SECONDS_BETWEEN_LINES) as display:
+        with closing(Display(self.name, "samples", stream, SECONDS_BETWEEN_LINES)) as display:
             path, targets = make(recipe, inputs, self.n_targets, solve, self.block, directory, workers, display)
         return path, inputs, targets
 

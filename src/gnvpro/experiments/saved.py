@@ -85,13 +85,8 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
     names = list(EXPERIMENTS)
-    runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], place(run.method), run.seed))
+    runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], ORDER.index(run.method), run.seed))
     return runs, problems
-
-
-def place(method: str) -> int:
-    """Position of a method in tables and legends."""
-    return ORDER.index(method)
 
 
 def read(directory: Path) -> SavedRun:

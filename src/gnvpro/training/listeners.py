@@ -166,7 +166,7 @@ class Progress:
 
     def end(self, status: Status) -> None:
         """Leave the last state standing, and say how it ended."""
-        self._display.stop()
+        self._display.close()
         self._display.note(str(status))
 
 
