@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(beside, target)
     except BaseException as error:
         beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno is not None:
             error.filename = error.filename or str(target)  # a failed write does not name its file
         raise
 
