@@ -1,9 +1,9 @@
-"""The command line: a thin shell, one function a command; errors are said in one line, the rest is the library's."""
+"""The command line: a thin shell with one function per command; errors are reported in one line."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,8 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .data.archive import Array
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -26,15 +28,17 @@ app.add_typer(data_app, name="data")
 
 Samples = Annotated[int, typer.Option(help="How many samples to simulate.")]
 Seed = Annotated[int, typer.Option("--draw-seed", help="Seed of the drawn inputs.")]
-Workers = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where sets are kept; else GNVPRO_DATA, else the user's cache.")]
+Workers = Annotated[int | None, typer.Option(help="Number of processes; all cores if not given.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are kept; else GNVPRO_DATA, else the user's cache.")
+]
 Out = Annotated[Path | None, typer.Option(help="Write the set (.npz), or with --plot the figure, to this file.")]
-Plot = Annotated[bool, typer.Option("--plot", help="Draw the problem and one sample of it instead of making the set.")]
+Plot = Annotated[bool, typer.Option("--plot", help="Draw the problem and one sample instead of making the set.")]
 
 
 @app.command("list")
 def list_experiments() -> None:
-    """The experiments, their methods and budgets."""
+    """List the experiments, their methods and budgets."""
     from .experiments.terminal import catalogue_table
 
     catalogue_table()
@@ -42,24 +46,20 @@ def list_experiments() -> None:
 
 @app.command("run")
 def run_experiment(
-    name: Annotated[str, typer.Argument(help="Which experiment: see gnvpro list.")],
-    method: Annotated[list[str] | None, typer.Option(help="Which method; may be repeated. All if not given.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Of data, weights and batches; may be repeated.")] = None,
-    work: Annotated[float | None, typer.Option(help="Budget of each run in work units, instead of its own.")] = None,
+    name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.")],
+    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. All if not given.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of data, weights and batches; may be repeated.")] = None,
+    work: Annotated[float | None, typer.Option(help="Another budget for each run, in work units.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where runs were interrupted; keep finished ones.")
-    ] = False,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The settings the paper states, with its Krylov solver.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs; keep finished ones.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Use the paper's settings and its Krylov solver.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
     solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
     theta_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on theta.")] = None,
     head_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on the head.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="For tuning: of ADAM and Nesterov.")] = None,
-    max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest Krylov space.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="For tuning: for ADAM and Nesterov.")] = None,
+    max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest dimension of a Krylov space.")] = None,
 ) -> None:
     """Train an experiment of the paper by each of its methods, and compare with the paper's numbers."""
     with one_line_errors():
@@ -85,7 +85,7 @@ def run_experiment(
         try:
             results = run(order, tell=typer.echo, progress=True)
         except KeyboardInterrupt:
-            typer.echo("gnvpro: interrupted; the same command with --resume goes on", err=True)
+            typer.echo("gnvpro: interrupted; continue with the same command and --resume", err=True)
             raise
         results_table(results)
         typer.echo(f"{out / name}; show it with: gnvpro report {out}")
@@ -93,10 +93,10 @@ def run_experiment(
 
 @app.command("report")
 def make_report(
-    directory: Annotated[Path, typer.Argument(help="What was given to gnvpro run as --out.")],
-    out: Annotated[Path | None, typer.Option(help="Where the page is written; DIRECTORY/report if not given.")] = None,
+    directory: Annotated[Path, typer.Argument(help="The directory given to gnvpro run as --out.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page; DIRECTORY/report if not given.")] = None,
 ) -> None:
-    """One page and figures from the runs saved in a directory."""
+    """Write a page with figures from the runs saved in a directory."""
     with one_line_errors():
         from .experiments.report import write_report
 
@@ -109,25 +109,21 @@ def make_report(
 @data_app.command("cdr")
 def data_cdr(
     samples: Samples = 800,
-    mesh: Annotated[int, typer.Option(help="Nodes in each direction: 21, 31, ...; the paper's 151.")] = 151,
+    mesh: Annotated[int, typer.Option(help="Nodes in each direction: 21, 31, ...; the paper has 151.")] = 151,
     draw_seed: Seed = 0,
     workers: Workers = None,
     data_dir: DataDir = None,
     out: Out = None,
     plot: Plot = False,
 ) -> None:
-    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. As it stands, the shipped set anew."""
+    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. By default the shipped set, made anew."""
     with one_line_errors():
-        from .data import cdr
+        from .data import cdr, figures
 
         if plot:
-            from .data.figures import cdr_figure
-
-            save_figure(cdr_figure(mesh, draw_seed), out or Path("cdr.png"))
+            save_figure(figures.cdr_figure(mesh, draw_seed), out or Path("cdr.png"))
             return
-        started = time.monotonic()
-        path, inputs, targets = cdr.simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
-        report(path, out, len(inputs), inputs.shape[1], targets.shape[1], time.monotonic() - started)
+        inputs, targets = make_set(cdr.simulated, samples, mesh, draw_seed, workers, data_dir, out)
         if cdr.is_shipped(samples, mesh, draw_seed):
             typer.echo(f"largest difference from the shipped set: {cdr.distance_to_shipped(inputs, targets):.1e}")
 
@@ -135,7 +131,9 @@ def data_cdr(
 @data_app.command("dcr")
 def data_dcr(
     samples: Samples = 10_000,
-    mesh: Annotated[int, typer.Option(help="Cells in x1 and x2, twice those in x3: 24, 48, 96; the paper's 48.")] = 48,
+    mesh: Annotated[
+        int, typer.Option(help="Cells in x1 and x2 (half as many in x3): 24, 48, 96; the paper has 48.")
+    ] = 48,
     draw_seed: Seed = 0,
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -144,21 +142,17 @@ def data_dcr(
 ) -> None:
     """Direct current resistivity: depth, radius, angle of an ellipsoid -> 882 potential differences."""
     with one_line_errors():
-        from .data import dcr
+        from .data import dcr, figures
 
         if plot:
-            from .data.figures import dcr_figure
-
-            save_figure(dcr_figure(mesh), out or Path("dcr.png"))
-            return
-        started = time.monotonic()
-        path, inputs, targets = dcr.simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
-        report(path, out, len(inputs), inputs.shape[1], targets.shape[1], time.monotonic() - started)
+            save_figure(figures.dcr_figure(mesh), out or Path("dcr.png"))
+        else:
+            make_set(dcr.simulated, samples, mesh, draw_seed, workers, data_dir, out)
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What the user can mend is said in one line; Ctrl-C ends with its customary status."""
+    """Report what the user can mend in one line; end with the customary status after Ctrl-C."""
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
@@ -169,19 +163,31 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(130) from interrupt
 
 
-def report(path: Path, out: Path | None, samples: int, n_inputs: int, n_targets: int, seconds: float) -> None:
-    """Say what was made and where it is."""
+def make_set(
+    simulated: Callable[..., tuple[Path, Array, Array]],
+    samples: int,
+    mesh: int,
+    draw_seed: int,
+    workers: int | None,
+    data_dir: Path | None,
+    out: Path | None,
+) -> tuple[Array, Array]:
+    """Inputs and targets of a set, which is made, copied to `out` if given, and reported."""
     from .data import archive
-    from .data.progress import duration
+    from .progress import duration
 
+    started = time.monotonic()
+    path, inputs, targets = simulated(samples, mesh, draw_seed=draw_seed, data_dir=data_dir, workers=workers)
     if out is not None:
         with archive.explained(out.parent, 1e-6 * path.stat().st_size):
             archive.copy(path, out)
-    typer.echo(f"{samples} samples, {n_inputs} inputs -> {n_targets} targets, in {duration(seconds)}: {out or path}")
+    sizes = f"{len(inputs)} samples, {inputs.shape[1]} inputs -> {targets.shape[1]} targets"
+    typer.echo(f"{sizes}, in {duration(time.monotonic() - started)}: {out or path}")
+    return inputs, targets
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the file's ending."""
+    """Write the figure in the format that the file's suffix names."""
     figure.savefig(path)
     typer.echo(f"figure: {path}")
 

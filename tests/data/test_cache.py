@@ -1,6 +1,8 @@
 """Making sets: killed, interrupted, cut, altered, outdated, locked, without room or permission - never a wrong set."""
 
+import dataclasses
 import errno
+import io
 import json
 import os
 import shutil
@@ -17,7 +19,7 @@ import pytest
 from gnvpro.data import archive, dcr, simulation
 from gnvpro.data.archive import Recipe, UnusableArchive
 from gnvpro.data.journal import Journal
-from gnvpro.data.progress import PlainLines, Silent, duration
+from gnvpro.progress import Display
 
 RECIPE = Recipe("toy", 1, 5, 12, 0)
 INPUTS = np.random.default_rng(0).random((12, 3))
@@ -38,8 +40,10 @@ class Solver:
         return inputs @ np.ones((3, 4)) + np.arange(4.0)
 
 
-def make(directory, solver, recipe=RECIPE, listener=None):
-    return simulation.make(recipe, INPUTS, 4, solver, 1, directory, 1, listener or Silent())
+def make(directory, solver, recipe=RECIPE, stream=None):
+    return simulation.make(
+        recipe, INPUTS, 4, solver, 1, directory, 1, Display("toy", "samples", stream or io.StringIO())
+    )
 
 
 def path_in(directory):
@@ -52,6 +56,19 @@ def test_a_made_set_is_read_back_without_solving(tmp_path):
     assert make(tmp_path, second)[1] == pytest.approx(TARGETS)
     assert (first.solved, second.solved) == (12, 0)
     assert [p.name for p in tmp_path.iterdir()] == [path_in(tmp_path).name]  # neither journal nor temporary file stays
+
+
+def test_progress_is_reported_unless_it_is_not_wanted(tmp_path, capsys):
+    toy = simulation.SimulatedSet(
+        "toy", 1, 4, 5, lambda mesh: None, lambda n, seed: INPUTS, lambda mesh, y: Solver()(y)
+    )
+    for wanted in (False, True):
+        path, inputs, targets = toy.simulated(12, 5, data_dir=tmp_path / str(wanted), workers=1, progress=wanted)
+        assert path == tmp_path / str(wanted) / "toy" / path_in(tmp_path).name
+        assert (inputs == INPUTS).all()
+        assert targets == pytest.approx(TARGETS)
+        said = capsys.readouterr().err.splitlines()
+        assert said == (["toy: 12 of 12 samples to simulate", "toy: 12 of 12 samples, 0 s left"] if wanted else [])
 
 
 def test_an_interrupted_set_goes_on_where_it_stopped(tmp_path):
@@ -120,26 +137,26 @@ def damage_by_altering(path):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_by_cutting, "is cut or is no archive"),
-        (damage_by_emptying, "is cut or is no archive"),
+        (damage_by_cutting, "is cut or is not an archive"),
+        (damage_by_emptying, "is cut or is not an archive"),
         (damage_by_another_version, "another version or recipe"),
         (damage_by_other_inputs, "another version or recipe"),
         (damage_by_altering, "does not match its checksum"),
     ],
 )
-def test_a_damaged_or_foreign_archive_is_made_again_and_the_user_told(damage, reason, tmp_path, capsys):
+def test_a_damaged_or_foreign_archive_is_made_again_with_a_note(damage, reason, tmp_path, capsys):
     make(tmp_path, Solver())
     damage(path_in(tmp_path))
     with pytest.raises(UnusableArchive, match=reason):
         archive.read(path_in(tmp_path), STAMP)
     again = Solver()
-    assert (make(tmp_path, again, listener=PlainLines(sys.stderr))[1] == TARGETS).all()
+    assert (make(tmp_path, again, stream=sys.stderr)[1] == TARGETS).all()
     assert again.solved == 12
     assert f"{reason}" in capsys.readouterr().err
     assert (archive.read(path_in(tmp_path), STAMP)[1] == TARGETS).all()
 
 
-def test_stamp_tells_everything_a_set_depends_on():
+def test_stamp_holds_everything_a_set_depends_on():
     stamps = {
         Recipe(*fields).stamp(inputs)
         for fields, inputs in (
@@ -190,7 +207,7 @@ def test_two_makers_of_one_set_do_not_meet(tmp_path):
         make(tmp_path, Solver())
 
 
-def test_too_little_room_is_said_before_anything_is_solved(tmp_path, monkeypatch):
+def test_too_little_room_is_reported_before_anything_is_solved(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 100))
     solver = Solver()
     with pytest.raises(OSError, match=r"No space left.*needs about 0.0 MB.*--data-dir or GNVPRO_DATA") as caught:
@@ -211,7 +228,7 @@ def test_a_file_that_cannot_grow_is_a_clear_error_and_loses_nothing(limit, tmp_p
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not path_in(tmp_path).exists()
-    assert not list(tmp_path.glob("*.tmp"))
+    assert [p.name for p in tmp_path.iterdir()] == [f"{RECIPE.stem}.partial"]
     kept = (400 - len(STAMP) - 1) // 44 if limit == 400 else 12
     assert first.solved == min(kept + 1, 12)
     assert (make(tmp_path, rest)[1] == TARGETS).all()
@@ -291,7 +308,7 @@ def running(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="watches processes through /proc")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
-def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_path, monkeypatch):
+def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_path):
     process, journal = start_long_run(tmp_path)
     workers = children_of(process.pid)
     assert len(workers) >= 2
@@ -307,10 +324,9 @@ def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_pa
 
     kept = (journal.stat().st_size - len(journal.read_bytes().partition(b"\n")[0]) - 1) // RECORD
     assert 10 <= kept < 3000
-    monkeypatch.setattr(dcr.problem, "simulate", lambda mesh, inputs: np.zeros((len(inputs), 882)))
-    _, inputs, targets = dcr.simulated(3000, 24, data_dir=tmp_path, workers=1, progress=False)
-    monkeypatch.undo()
-    solved_before = targets.any(axis=1)  # the stand-in solver gives zeros
+    unsolved = dataclasses.replace(dcr.SET, solve=lambda mesh, inputs: np.zeros((len(inputs), 882)))
+    _, inputs, targets = unsolved.simulated(3000, 24, data_dir=tmp_path, workers=1, progress=False)
+    solved_before = targets.any(axis=1)
     assert solved_before.sum() == kept
     some = np.flatnonzero(solved_before)[:3]
     assert np.abs(targets[some] - dcr.problem.simulate(24, inputs[some])).max() < ROUNDING
@@ -324,22 +340,3 @@ def test_parallel_blocks_are_those_of_one_process():
     for rows, part in simulation.solve_blocks(solve, inputs, blocks, 2):
         targets[rows] = part
     assert np.abs(targets - solve(inputs)).max() < ROUNDING
-
-
-def test_plain_lines_tell_the_time_left(capsys, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    lines = PlainLines(sys.stderr, every=10)
-    lines.start("dcr", 100, 40)
-    for _ in range(20):
-        clock[0] += 1.5
-        lines.advance(1)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "dcr: 60 of 100 samples to simulate"
-    assert said[1] == "dcr: 47 of 100 samples, 1 min 20 s left"  # 53 samples at 1.5 s each, to the even second
-    assert len(said) == 3
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(7.4, "7 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")])
-def test_durations_are_for_people(seconds, text):
-    assert duration(seconds) == text

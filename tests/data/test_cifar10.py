@@ -141,7 +141,7 @@ class Runs:
 def test_a_pickle_that_would_run_something_is_refused(tmp_path, capsys):
     folder = write_pickled(tmp_path)
     (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Runs(), b"labels": []}, protocol=2))
-    with pytest.raises(ValueError, match="no batch of CIFAR-10"):
+    with pytest.raises(ValueError, match="not a batch of CIFAR-10"):
         cifar10.load(data_dir=tmp_path)
     assert "must not run" not in capsys.readouterr().out
 

@@ -117,7 +117,7 @@ def test_bad_files_are_refused_with_the_reason(folder):
     with pytest.raises(ValueError, match=r"shape \(145, 145\), got \(100, 145\)"):
         indian_pines.read(folder.parent)
     (folder / "Indian_pines_corrected.mat").write_bytes(b"no matlab file at all")
-    with pytest.raises(ValueError, match="damaged or no MATLAB file"):
+    with pytest.raises(ValueError, match="damaged or not a MATLAB file"):
         indian_pines.read(folder.parent)
 
 

@@ -40,7 +40,7 @@ def test_rounding_goes_to_the_training_set():
 def test_split_refuses_too_few_samples_and_unequal_rows():
     with pytest.raises(ValueError, match="samples must be at least 10 to fill all three sets, got 9"):
         split(torch.zeros(9, 1), torch.zeros(9, 1), (8, 1, 1), 0)
-    with pytest.raises(ValueError, match="as many rows, got 12 and 11"):
+    with pytest.raises(ValueError, match="equally many rows, got 12 and 11"):
         split(torch.zeros(12, 1), torch.zeros(11, 1), (8, 1, 1), 0)
 
 

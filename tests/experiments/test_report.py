@@ -171,7 +171,7 @@ def copy_of(runs, tmp_path):
         ("metrics.json", "{}", "lacks data"),
         ("config.json", '{"experiment": "cdr"}', "lacks loss"),
         ("history.csv", "", "history.csv is empty"),
-        ("history.csv", "a,b\n1,2\n", "history.csv is empty or no history"),
+        ("history.csv", "a,b\n1,2\n", "history.csv is empty or not a history"),
     ],
 )
 def test_what_is_not_whole_is_named_and_the_rest_found(runs, tmp_path, file, content, message):

@@ -1,6 +1,7 @@
-"""Listeners hear everything, and write what they hear."""
+"""Listeners get every record, and write what they get."""
 
 import csv
+import io
 import json
 
 import pytest
@@ -91,6 +92,13 @@ def test_lines_are_printed_where_there_is_no_terminal(capsys):
     assert lines[-1] == str(result.status)
 
 
+def test_lines_go_to_the_stream_that_is_given(capsys):
+    stream = io.StringIO()
+    result = train(listeners=[listeners.Progress(stream)])
+    assert len(stream.getvalue().splitlines()) == len(result.history) + 1
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_is_silent_unless_asked(capsys):
     train()
     captured = capsys.readouterr()
@@ -99,13 +107,43 @@ def test_a_run_is_silent_unless_asked(capsys):
 
 def test_the_bar_shows_loss_validation_work_and_radius(monkeypatch):
     pytest.importorskip("rich", reason="the bar needs rich")
-    from rich.console import Console
-
-    bar = listeners.Bar()
-    shown = []
-    result = train(listeners=[bar], on_iteration=lambda record: shown.append(bar._progress.tasks[0]))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    shown, progress = [], listeners.Progress()
+    result = train(listeners=[progress, listeners.as_listener(lambda _: shown.append(progress._display.bar.tasks[0]))])
     assert shown[-1].completed == result.work
     assert shown[-1].total == 40
     for word in ("loss", "validation", "radius"):
-        assert word in shown[-1].fields["numbers"]
-    assert isinstance(bar._progress.console, Console)
+        assert word in shown[-1].fields["text"]
+
+
+def test_a_bar_goes_on_where_a_resumed_run_stopped(monkeypatch):
+    pytest.importorskip("rich", reason="the bar needs rich")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    history, progress = train().history, listeners.Progress()
+    progress.begin(history, budget=80)
+    assert progress._display.bar.tasks[0].completed == history[-1].work
+    progress.end(gnvpro.Status.RUNNING)
+
+
+def test_listeners_may_be_objects_the_word_progress_or_functions_of_a_record():
+    heard = Heard()
+    assert listeners.as_listener(heard) is heard
+    assert isinstance(listeners.as_listener("progress"), listeners.Progress)
+    records = []
+    result = train(listeners=[listeners.as_listener(records.append)])
+    assert records == list(result.history)
+
+
+def test_an_object_that_can_be_called_too_is_still_a_listener():
+    class Both(Heard):
+        def __call__(self, record):
+            raise AssertionError("called although it has the methods")
+
+    both = Both()
+    assert listeners.as_listener(both) is both
+
+
+@pytest.mark.parametrize("value", ["bar", 3, None, ["progress"], Heard, listeners.CSVFile], ids=repr)
+def test_anything_else_is_no_listener(value):
+    with pytest.raises(TypeError, match=r'listeners must be an object .* "progress", or a function of one record; got'):
+        listeners.as_listener(value)

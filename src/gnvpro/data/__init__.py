@@ -1,7 +1,7 @@
-"""Data sets: every module's load() gives a Split of (inputs, targets), float64, one sample a row.
+"""Data sets: every module's load() gives a Split of (inputs, targets), float64, one sample per row.
 
-Files are looked for, and large sets are made, in one data directory: the `data_dir` argument where there is one, else
-the environment variable GNVPRO_DATA, else `gnvpro` in the user's cache directory (XDG_CACHE_HOME, or ~/.cache).
+Files are read from, and large sets are written to, one data directory: the argument `data_dir` if given, else the
+environment variable GNVPRO_DATA, else `gnvpro` in the user's cache directory (XDG_CACHE_HOME, or ~/.cache).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Split:
 
 
 def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: int) -> Split:
-    """Shuffle by a seed and cut in the proportion of `shares`; rounding goes to the training set.
+    """Shuffle by a seed and split in the proportions `shares`; what rounding leaves goes to the training set.
 
     >>> parts = split(torch.arange(11), torch.arange(11), (2, 1, 1), seed=0)
     >>> len(parts.train[0]), len(parts.validation[0]), len(parts.test[0])
@@ -43,7 +43,7 @@ def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: i
     """
     n, whole = len(inputs), sum(shares)
     if len(targets) != n:
-        raise ValueError(f"inputs and targets must have as many rows, got {n} and {len(targets)}")
+        raise ValueError(f"inputs and targets must have equally many rows, got {n} and {len(targets)}")
     if n < whole // min(shares):
         raise ValueError(f"samples must be at least {whole // min(shares)} to fill all three sets, got {n}")
     n_validation, n_test = (n * share // whole for share in shares[1:])

@@ -1,6 +1,6 @@
-"""A simulated set on disk: written whole or not at all, and believed only if recipe and checksum agree.
+"""A simulated set on disk: written whole or not at all, and used only if recipe and checksum agree.
 
-The recipe says everything the numbers depend on: which problem, the version of its solver, mesh, samples, seed. A set
+The recipe holds everything the numbers depend on: the problem, the version of its solver, mesh, samples, seed. A set
 that was cut, altered or made by another recipe or version is refused with the reason; the caller makes it again.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -19,16 +18,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gnvpro.files import replacing
+
 Array = NDArray[np.float64]
 
 
 class UnusableArchive(ValueError):
-    """The file is no intact archive of the set asked for; the message says why."""
+    """The file is not an intact archive of the requested set; the message says why."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What determines a simulated set."""
+    """Everything that determines a simulated set."""
 
     problem: str
     version: int
@@ -48,7 +49,7 @@ class Recipe:
 
     @property
     def stem(self) -> str:
-        """File name without its ending; the version is inside, so a new one replaces the old file."""
+        """File name without its suffix. The version is not part of it, so a new version replaces the old file."""
         return f"{self.problem}-mesh{self.mesh}-samples{self.samples}-seed{self.seed}"
 
     def stamp(self, inputs: Array) -> str:
@@ -58,7 +59,7 @@ class Recipe:
 
 @contextmanager
 def explained(directory: Path, megabytes: float) -> Iterator[float]:
-    """Say which directory could not be written, for how much, and what to do about it."""
+    """Turn an OSError into one that names the directory, the space needed, and what to do."""
     try:
         yield megabytes
     except OSError as error:
@@ -70,28 +71,15 @@ def explained(directory: Path, megabytes: float) -> Iterator[float]:
 
 
 def write(path: Path, stamp: str, inputs: Array, targets: Array) -> None:
-    """Write the archive beside its place, then move it there in one step."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(beside, "wb") as file:
-            np.savez(file, inputs=inputs, targets=targets, stamp=stamp, checksum=_checksum(stamp, inputs, targets))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    """Write the archive, whole or not at all."""
+    with replacing(path) as file:
+        np.savez(file, inputs=inputs, targets=targets, stamp=stamp, checksum=_checksum(stamp, inputs, targets))
 
 
 def copy(path: Path, out: Path) -> None:
     """Copy an archive, whole or not at all."""
-    beside = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    try:
-        shutil.copyfile(path, beside)
-        os.replace(beside, out)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    with open(path, "rb") as source, replacing(out) as file:
+        shutil.copyfileobj(source, file)
 
 
 def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:
@@ -102,7 +90,7 @@ def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:
             inputs, targets = file["inputs"], file["targets"]
             found, checksum = str(file["stamp"]), str(file["checksum"])
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
-        raise UnusableArchive(f"{path.name} is cut or is no archive of a simulated set") from error
+        raise UnusableArchive(f"{path.name} is cut or is not an archive of a simulated set") from error
     if checksum != _checksum(found, inputs, targets):
         raise UnusableArchive(f"{path.name} does not match its checksum")
     if stamp is not None and found != stamp:

@@ -9,7 +9,6 @@ Split: 400 / 200 / 200 (or half, a quarter, a quarter) after a seeded shuffle.
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +17,12 @@ from numpy.typing import NDArray
 
 from . import Split, archive, data_directory, split
 from . import convection_diffusion_reaction as problem
-from .archive import Recipe
-from .progress import listening
-from .simulation import make
+from .simulation import SimulatedSet
 
 Array = NDArray[np.float64]
 
 SAMPLES, MESH = 800, 151
 SHARES = (2, 1, 1)
-VERSION = 1  # raise it whenever the solver's numbers change
 N_TARGETS = 72
 SHIPPED = Path(__file__).with_name("cdr.npz")
 AUTHORS = Path("cdr") / "CDR_Data.mat"
@@ -43,7 +39,7 @@ def load(
     workers: int | None = None,
     progress: bool = True,
 ) -> Split:
-    """The set that comes with the package ("shipped"), the paper's authors' own ("authors") or a "simulated" one.
+    """The set shipped with the package ("shipped"), the one of the paper's authors ("authors"), or a "simulated" one.
 
     `seed` shuffles before the split. The authors' file is cdr/CDR_Data.mat in the data directory. `samples`, `mesh`,
     `draw_seed`, `workers` and `progress` are for source "simulated", which is made once and kept in the data directory.
@@ -67,49 +63,26 @@ def load(
     return split(torch.from_numpy(inputs), torch.from_numpy(targets), SHARES, seed)
 
 
-def simulated(
-    samples: int = SAMPLES,
-    mesh: int = MESH,
-    *,
-    draw_seed: int = 0,
-    data_dir: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
-    progress: bool = True,
-) -> tuple[Path, Array, Array]:
-    """Path, inputs and targets of a set made on first use and kept in the data directory."""
-    problem.check_mesh(mesh)
-    recipe = Recipe("cdr", VERSION, mesh, samples, draw_seed)
-    inputs = draw(samples, draw_seed)
-    with listening(progress) as listener:
-        path, targets = make(
-            recipe,
-            inputs,
-            N_TARGETS,
-            partial(problem.simulate, mesh),
-            problem.BLOCK,
-            data_directory(data_dir) / "cdr",
-            workers,
-            listener,
-        )
-    return path, inputs, targets
-
-
 def is_shipped(samples: int, mesh: int, draw_seed: int) -> bool:
-    """Whether these settings are those of the set that comes with the package."""
+    """Whether these are the settings of the shipped set."""
     return (samples, mesh, draw_seed) == (SAMPLES, MESH, 0)
 
 
 def distance_to_shipped(inputs: Array, targets: Array) -> float:
-    """Largest absolute difference of any number from the shipped set's first rows."""
+    """Largest absolute difference between these rows and the first rows of the shipped set."""
     shipped_inputs, shipped_targets = archive.read(SHIPPED)
     n = len(inputs)
     return float(max(np.abs(inputs - shipped_inputs[:n]).max(), np.abs(targets - shipped_targets[:n]).max()))
 
 
 def draw(samples: int, seed: int) -> Array:
-    """Reaction coefficients (samples, 55), rows summing to one; fewer samples are the first rows of more."""
+    """Reaction coefficients (samples, 55), rows summing to one; a smaller set is the start of a larger one."""
     uniform = np.random.default_rng(seed).random((samples, problem.N_INPUTS))
     return uniform / uniform.sum(axis=1, keepdims=True)
+
+
+SET = SimulatedSet("cdr", 1, N_TARGETS, problem.BLOCK, problem.check_mesh, draw, problem.simulate)
+simulated = SET.simulated
 
 
 def read_authors(path: Path) -> tuple[Array, Array]:

@@ -1,9 +1,9 @@
 """CIFAR-10: 60,000 colour images of 32 x 32 pixels in ten classes; 40,000 / 10,000 / 10,000.
 
-Read from the data directory in either official layout, there or in its folder `cifar10`: cifar-10-batches-bin (a record
-is a label byte and 3 x 1024 bytes of red, green and blue) or cifar-10-batches-py. Where neither is, the binary version
-is downloaded from its official address, checked and unpacked. The 10,000 validation images are drawn from the
-50,000 by a seed; the test images are the official ones. Every image is standardised over its 3072 values; float32.
+Read from the data directory or its folder `cifar10`, in either official layout: cifar-10-batches-bin (a record is a
+label byte and 3 x 1024 bytes of red, green and blue) or cifar-10-batches-py. If neither is found, the binary version is
+downloaded from its official address, checked and unpacked. A seed draws the 10,000 validation images from the official
+50,000 training images; the test images are the official ones. Every image is standardised over its 3072 values; float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 BINARY, PICKLED = "cifar-10-batches-bin", "cifar-10-batches-py"
 TRAIN = tuple(f"data_batch_{k}" for k in range(1, 6))
 TEST = "test_batch"
-RECORDS, VALUES = 10_000, 3 * 32 * 32  # a file, an image
+RECORDS, VALUES = 10_000, 3 * 32 * 32  # per file, per image
 N_VALIDATION = 10_000
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -38,7 +38,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Split:
     """Standardised images (n, 3, 32, 32) and labels; the seed draws the validation images.
 
-    >>> load(data_dir="no-such-folder", download=False)  # tells what to put where
+    >>> load(data_dir="no-such-folder", download=False)  # the message says what to put where
     Traceback (most recent call last):
         ...
     FileNotFoundError: ...
@@ -67,7 +67,7 @@ def standardised(images: Bytes) -> Tensor:
 
 
 def find(data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Path:
-    """The folder that holds one of the official layouts, fetched where there is none."""
+    """The folder that holds one of the official layouts; downloaded if there is none."""
     root = data_directory(data_dir)
     for folder in (root / "cifar10" / BINARY, root / BINARY, root / "cifar10" / PICKLED, root / PICKLED):
         if folder.is_dir():
@@ -78,7 +78,7 @@ def find(data_dir: str | os.PathLike[str] | None = None, download: bool = True) 
 
 
 def fetch(target: Path, address: str = ADDRESS, md5: str = MD5) -> Path:
-    """Download the binary version, check it and unpack it; the folder it is in then."""
+    """Download, check and unpack the binary version; returns its folder."""
     part = target / "cifar-10-binary.tar.gz.part"
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def fetch(target: Path, address: str = ADDRESS, md5: str = MD5) -> Path:
 
 
 def read(folder: Path, names: tuple[str, ...]) -> tuple[Bytes, NDArray[np.int64]]:
-    """Images (n, 3072) and labels of some files of a layout."""
+    """Images (n, 3072) and labels from the named files of a layout."""
     parts = [_read_binary(folder, name) if folder.name == BINARY else _read_pickled(folder, name) for name in names]
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
@@ -115,13 +115,13 @@ def _read_binary(folder: Path, name: str) -> tuple[Bytes, NDArray[np.int64]]:
     path = _existing(folder / f"{name}.bin")
     content = np.fromfile(path, dtype=np.uint8)
     if content.size % (VALUES + 1):
-        raise ValueError(f"{path} is cut: {content.size} bytes are no multiple of {VALUES + 1}; get it again")
+        raise ValueError(f"{path} is cut: {content.size} bytes are not a multiple of {VALUES + 1}; get it again")
     records = content.reshape(-1, VALUES + 1)
     return _checked(path, records[:, 1:], records[:, 0].astype(np.int64))
 
 
 class _Plain(pickle.Unpickler):
-    """Reads arrays, lists and strings, and nothing that could run."""
+    """Reads arrays, lists and strings, and refuses anything that could run code."""
 
     allowed = frozenset({"_reconstruct", "ndarray", "dtype", "encode"})
 
@@ -138,7 +138,7 @@ def _read_pickled(folder: Path, name: str) -> tuple[Bytes, NDArray[np.int64]]:
             content = _Plain(file, encoding="bytes").load()
         images, labels = np.asarray(content[b"data"]), np.asarray(content[b"labels"], dtype=np.int64)
     except Exception as error:  # a damaged pickle may raise anything
-        raise ValueError(f"{path} is damaged or no batch of CIFAR-10 ({error}); get it again") from error
+        raise ValueError(f"{path} is damaged or not a batch of CIFAR-10 ({error}); get it again") from error
     return _checked(path, images, labels)
 
 

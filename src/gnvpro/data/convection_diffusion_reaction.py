@@ -178,7 +178,7 @@ def reaction_functions(u: Array) -> tuple[Array, Array]:
 
 
 class Reaction:
-    """sum_k y_k r_k(u) for many samples: a table on a uniform grid in u, one row a sample, cubic in between."""
+    """sum_k y_k r_k(u) for many samples: a table on a uniform grid in u, one row per sample, cubic in between."""
 
     low, spacing, size = -8.0, 1.0 / 128, 24 * 1024  # up to u = 184: beyond 65 all reactions are saturated
 
@@ -227,7 +227,7 @@ class Problem:
 
 @lru_cache(maxsize=4)
 def problem(mesh: int) -> Problem:
-    """The discretised problem on mesh x mesh nodes, built once a process."""
+    """The discretised problem on mesh x mesh nodes, built once per process."""
     check_mesh(mesh)
     line1, line2 = Line.of(mesh, DIFFUSION, velocity1), Line.of(mesh, DIFFUSION, velocity2)
     pulses = [
@@ -267,10 +267,10 @@ def one_thread() -> Iterator[None]:
 
 
 def check_inputs(inputs: Array) -> None:
-    """Refuse inputs that are no reaction coefficients."""
+    """Refuse inputs that cannot be reaction coefficients."""
     if inputs.ndim != 2 or inputs.shape[1] != N_INPUTS:
         raise ValueError(
-            f"inputs must have shape (samples, {N_INPUTS}), one coefficient a reaction; got {inputs.shape}"
+            f"inputs must have shape (samples, {N_INPUTS}), one coefficient per reaction; got {inputs.shape}"
         )
     if not np.isfinite(inputs).all() or (inputs < 0).any():
         raise ValueError(f"inputs, the reaction coefficients, must be finite and non-negative, got {inputs.min()}")

@@ -9,24 +9,19 @@ from all three, since it is mostly the dipole.
 from __future__ import annotations
 
 import os
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from . import Split, data_directory, split
+from . import Split, split
 from . import resistivity as problem
-from .archive import Recipe
-from .progress import listening
-from .simulation import make
+from .simulation import SimulatedSet
 
 Array = NDArray[np.float64]
 
 SAMPLES, MESH = 10_000, 48
 SHARES = (8, 1, 1)
-VERSION = 1  # raise it whenever the solver's numbers change
 N_TARGETS = 2 * problem.POINTS**2
 
 
@@ -59,34 +54,11 @@ def load(
     return Split(train, validation, test)
 
 
-def simulated(
-    samples: int = SAMPLES,
-    mesh: int = MESH,
-    *,
-    draw_seed: int = 0,
-    data_dir: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
-    progress: bool = True,
-) -> tuple[Path, Array, Array]:
-    """Path, inputs and raw targets of a set made on first use and kept in the data directory."""
-    problem.cells_of(mesh)
-    recipe = Recipe("dcr", VERSION, mesh, samples, draw_seed)
-    inputs = draw(samples, draw_seed)
-    with listening(progress) as listener:
-        path, targets = make(
-            recipe,
-            inputs,
-            N_TARGETS,
-            partial(problem.simulate, mesh),
-            1,
-            data_directory(data_dir) / "dcr",
-            workers,
-            listener,
-        )
-    return path, inputs, targets
-
-
 def draw(samples: int, seed: int) -> Array:
-    """Depth, radius and angle (samples, 3); fewer samples are the first rows of more."""
+    """Depth, radius and angle (samples, 3); a smaller set is the start of a larger one."""
     low, high = np.array([0.0, 0.25, 0.0]), np.array([1.0, 3.0, np.pi])
     return low + (high - low) * np.random.default_rng(seed).random((samples, 3))
+
+
+SET = SimulatedSet("dcr", 1, N_TARGETS, 1, problem.cells_of, draw, problem.simulate)
+simulated = SET.simulated

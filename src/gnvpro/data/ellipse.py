@@ -1,4 +1,4 @@
-"""The first figure's set: points of the plane, inside an ellipse (label 0) or outside (1).
+"""The set of the paper's first figure: points of the plane, inside an ellipse (label 0) or outside (1).
 
     angle U(0, 2 pi),    radius U(0, 1) inside, U(1, 2) outside,    point (radius cos(angle), 0.4 radius sin(angle))
 
@@ -29,7 +29,7 @@ def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
 
 
 def draw(samples: int, generator: torch.Generator) -> Samples:
-    """Points and labels, one inside, one outside, and so on."""
+    """Points and labels, inside and outside in turn."""
     if samples < 2:
         raise ValueError(f"samples must be at least 2, one of each class, got {samples}")
     labels = torch.arange(samples) % 2

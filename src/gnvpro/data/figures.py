@@ -1,4 +1,4 @@
-"""The paper's figures of the two simulated problems: what is simulated, and one sample of it."""
+"""The paper's figures of the two simulated problems: the setting, and one sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .extras import need
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ORANGE, BLUE, BLACK = "#E69F00", "#0072B2", "#000000"  # of Okabe and Ito, told apart by colour-blind readers
+ORANGE, BLUE, BLACK = "#E69F00", "#0072B2", "#000000"  # by Okabe and Ito, safe for colour-blind readers
 
 
 def cdr_figure(mesh: int = cdr.MESH, draw_seed: int = 0) -> Figure:
@@ -105,7 +105,7 @@ def dcr_figure(mesh: int = dcr.MESH, inputs: tuple[float, float, float] = (0.7, 
     half = (points[1] - points[0]) / 2
     sides = (points[0] - half, points[-1] + half)
     for axis, values, direction in zip(right.subplots(2, 1), data.reshape(2, 21, 21), ("x_1", "x_2"), strict=True):
-        # next to the electrodes the data are ten thousand times those between them: a logarithmic scale shows both
+        # data next to the electrodes are ten thousand times larger than between them: a logarithmic scale shows both
         norm = need("matplotlib.colors", "plot").SymLogNorm(1e-4, vmin=-10, vmax=10)
         image = axis.imshow(values.T, origin="lower", extent=(*sides, *sides), cmap="PuOr_r", norm=norm)
         bar = right.colorbar(image, ax=axis, ticks=(-1e1, -1e-1, -1e-3, 0, 1e-3, 1e-1, 1e1))

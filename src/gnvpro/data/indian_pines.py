@@ -1,12 +1,12 @@
 """Indian Pines: a hyperspectral image of 145 x 145 pixels; each labelled pixel's spectrum -> one of 16 crops.
 
-Looked for in the folder `indian_pines` of the data directory: the 220-band original (Indian_pines.mat), else the 200
-bands without those that water absorbs (Indian_pines_corrected.mat), each with Indian_pines_gt.mat; else the copy of the
-200 bands inside the package tensorly is taken, where that is installed.
+Read from the folder `indian_pines` of the data directory: the original with 220 bands (Indian_pines.mat), else the 200
+bands that water does not absorb (Indian_pines_corrected.mat), each with Indian_pines_gt.mat; else, if the package
+tensorly is installed, its copy of the 200 bands.
 
-Background is dropped, 10,249 pixels stay, and every spectrum is standardised by itself. Split by class: of n pixels
-m = min(n - 10, 312) are drawn, a fifth of them (rounded down) for test and the rest for training; all others are for
-validation. That makes 2957 / 6560 / 732.
+The background is dropped, which leaves 10,249 pixels, and each spectrum is standardised by itself. Split by class: of a
+class's n pixels, m = min(n - 10, 312) are drawn, a fifth of them (rounded down) for test and the rest for training; all
+others are for validation. In total 2957 / 6560 / 732 (train / validation / test).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SHAPE = (145, 145)
 FOLDER = Path("indian_pines")
 TRUTH = ("Indian_pines_gt.mat", "indian_pines_gt")
 CUBES = (("Indian_pines.mat", "indian_pines", 220), ("Indian_pines_corrected.mat", "indian_pines_corrected", 200))
-LARGEST = 5000 // 16  # pixels of a class for training and test together
-KEPT = 10  # pixels of a class that stay for validation at least
+LARGEST = 5000 // 16  # at most so many pixels of a class for training and test together
+KEPT = 10  # at least so many pixels of a class for validation
 CLASSES = (
     "alfalfa",
     "corn, no till",
@@ -61,7 +61,7 @@ class Scene:
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None) -> Split:
     """Standardised spectra and labels 0 to 15, shuffled and split by the seed.
 
-    Of a class with n pixels min(n - 10, 312) are for training and, a fifth of them, for test; the others for validation:
+    Of a class with n pixels, min(n - 10, 312) are for training and test (a fifth), the others for validation:
 
     >>> [len(rows) for rows in split_rows(np.repeat([0, 1], [30, 500]), seed=0)]
     [266, 198, 66]
@@ -72,12 +72,12 @@ def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None) -> Sp
 
 
 def samples(scene: Scene, rows: NDArray[np.int64]) -> Samples:
-    """Inputs and targets of some of the labelled pixels."""
+    """Inputs and targets of the labelled pixels `rows`."""
     return torch.from_numpy(scene.spectra[rows]), torch.from_numpy(scene.labels[rows])
 
 
 def split_rows(labels: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """Which labelled pixels are for training, validation and test: drawn within classes, then shuffled."""
+    """The labelled pixels for training, validation and test: drawn within classes, then shuffled."""
     generator = np.random.default_rng(seed)
     parts: list[list[NDArray[np.int64]]] = [[], [], []]
     for label in np.unique(labels):
@@ -137,7 +137,7 @@ def _array(path: Path, key: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
     try:
         content = loadmat(path)
     except Exception as error:  # scipy does not say which ones it raises
-        raise ValueError(f"{path} is damaged or no MATLAB file; get it again") from error
+        raise ValueError(f"{path} is damaged or not a MATLAB file; get it again") from error
     if key not in content:
         names = [name for name in content if not name.startswith("__")]
         raise ValueError(f"{path} should hold {key!r}, got {names}")

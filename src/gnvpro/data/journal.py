@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 try:
     import fcntl
-except ImportError:  # not on Windows: two runs that make the same set there at once are on their own
+except ImportError:  # Windows: there, nothing keeps two runs from making the same set at once
     fcntl = None  # type: ignore[assignment]
 
 Array = NDArray[np.float64]
 
 
 class Journal:
-    """The finished samples of one set; `targets[finished]` are those kept from earlier runs and appended since."""
+    """The finished samples of one set: `targets[finished]`, from earlier runs and appended since."""
 
     def __init__(self, path: Path, stamp: str, n_samples: int, n_targets: int) -> None:
         self.path = path
@@ -54,13 +54,13 @@ class Journal:
         record["sample"], record["targets"] = sample, targets
         record["crc"] = zlib.crc32(record.tobytes()[:-4])
         written = self._file.write(record.tobytes())
-        if written != self._record.itemsize:  # a full disk may take part of it: the next write says why
+        if written != self._record.itemsize:  # a full disk may take a part of it: the next write raises the reason
             self._file.write(record.tobytes()[written:])
         self.targets[sample], self.finished[sample] = targets, True
 
     def remove(self) -> None:
-        """Delete the file: the set is safe elsewhere."""
-        self._file.close()  # Windows deletes no open file
+        """Delete the file, once the set is safe elsewhere."""
+        self._file.close()  # Windows cannot delete an open file
         self.path.unlink(missing_ok=True)
 
     def _lock(self) -> None:

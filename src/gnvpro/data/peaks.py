@@ -2,8 +2,8 @@
 
     f(x, y) = 3 (1 - x)^2 e^(-x^2 - (y + 1)^2) - 10 (x/5 - x^3 - y^5) e^(-x^2 - y^2) - e^(-(x + 1)^2 - y^2) / 3
 
-The label of a point is the band that f falls into. Points are uniform within each class, and every class has as many:
-the middle band covers most of the square. Drawn by a seed: 5000 / 1000 / 1000.
+The label of a point is the band that f falls into. Points are uniform within each class, and all classes have
+equally many, although the middle band covers most of the square. Drawn by a seed: 5000 / 1000 / 1000.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from . import Samples, Split
 
 SIZES = (5000, 1000, 1000)
 N_CLASSES = 5
-LOWEST, HIGHEST = -6.5511333, 8.1062136  # of f on the square
+LOWEST, HIGHEST = -6.5511333, 8.1062136  # values of f on the square
 
 
 def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
     """Three sets drawn one after the other by the seed.
 
-    >>> load((10, 5, 5)).train[1].bincount()  # as many of each class
+    >>> load((10, 5, 5)).train[1].bincount()  # equally many of each class
     tensor([2, 2, 2, 2, 2])
     """
     generator = torch.Generator().manual_seed(seed)
@@ -32,7 +32,7 @@ def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
 def draw(samples: int, generator: torch.Generator) -> Samples:
     """Points and labels 0 to 4, lowest band first, in random order."""
     if samples < N_CLASSES or samples % N_CLASSES:
-        raise ValueError(f"samples must be a multiple of {N_CLASSES}, as many of each class, got {samples}")
+        raise ValueError(f"samples must be a multiple of {N_CLASSES}, equally many of each class, got {samples}")
     found: list[list[Tensor]] = [[] for _ in range(N_CLASSES)]
     wanted = samples // N_CLASSES
     while min(sum(map(len, points)) for points in found) < wanted:

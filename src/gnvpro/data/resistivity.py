@@ -44,7 +44,7 @@ Edges = tuple[Array, Array, Array]
 LENGTHS = (2.0, 2.0, 1.0)
 POINTS = 21  # surface points in each direction
 RTOL = 1e-10
-MAX_ITERATIONS = 200  # 9 to 13 are usual; the guard is for conductivities nobody has tried
+MAX_ITERATIONS = 200  # 9 to 13 are usual; a guard for conductivities nobody has tried
 
 
 def cells_of(mesh: int) -> Cells:
@@ -73,7 +73,7 @@ def edge_conductances(conductivity: Array) -> Edges:
 
 
 def coarsen(edges: Edges) -> Edges:
-    """Edge conductances of the mesh with half the cells: two edges in series, weights 1/2, 1, 1/2 of those beside."""
+    """Edge conductances of the mesh with half the cells: two edges in series, neighbours weighted 1/2, 1, 1/2."""
     parts = []
     for axis, conductance in enumerate(edges):
         along = np.moveaxis(conductance, axis, 0)
@@ -114,7 +114,7 @@ class Level:
 
 @lru_cache(maxsize=32)
 def level(cells: Cells) -> Level:
-    """The level of a mesh, built once a process."""
+    """The level of a mesh, built once per process."""
     nodes = np.arange(np.prod([n + 1 for n in cells])).reshape([n + 1 for n in cells])
     starts = [nodes[:-1].ravel(), nodes[:, :-1].ravel(), nodes[:, :, :-1].ravel()]
     ends = [nodes[1:].ravel(), nodes[:, 1:].ravel(), nodes[:, :, 1:].ravel()]
@@ -173,7 +173,7 @@ def multigrid(edges: Edges, cells: Cells) -> tuple[sp.csr_array, Callable[[Array
 
 
 def solve(conductivity: Array, currents: Array, rtol: float = RTOL) -> Array:
-    """Node potentials for one conductivity a cell and one current a node, to a relative residual, mean zero."""
+    """Node potentials (mean zero) from one conductivity per cell and one current per node, to relative residual `rtol`."""
     matrix, cycle = multigrid(edge_conductances(conductivity), conductivity.shape)
     b = np.ascontiguousarray(currents, dtype=float).ravel()
     potential = np.zeros_like(b)
@@ -228,7 +228,7 @@ def simulate(mesh: int, inputs: Array) -> Array:
 
 
 def check_inputs(inputs: Array) -> None:
-    """Refuse inputs that describe no ellipsoid."""
+    """Refuse inputs that do not describe an ellipsoid."""
     if inputs.ndim != 2 or inputs.shape[1] != 3:
         raise ValueError(f"inputs must have shape (samples, 3): depth, radius, angle; got {inputs.shape}")
     if not np.isfinite(inputs).all():

@@ -9,6 +9,7 @@ The solver is a pure function from a block of inputs to a block of targets, so b
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import shutil
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,15 +27,50 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from . import archive
+from gnvpro.progress import Display
+
+from . import archive, data_directory
 from .archive import Recipe
 from .journal import Journal
-from .progress import Listener
 
 Array = NDArray[np.float64]
 Solver = Callable[[Array], Array]
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class SimulatedSet:
+    """A set whose inputs are drawn and whose targets are simulated."""
+
+    name: str
+    version: int  # raise it whenever the solver's numbers change
+    n_targets: int
+    block: int  # samples that are solved together
+    check_mesh: Callable[[int], object]
+    draw: Callable[[int, int], Array]  # samples, seed -> inputs
+    solve: Callable[[int, Array], Array]  # mesh, inputs -> targets
+
+    def simulated(
+        self,
+        samples: int,
+        mesh: int,
+        *,
+        draw_seed: int = 0,
+        data_dir: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        progress: bool = True,
+    ) -> tuple[Path, Array, Array]:
+        """Path, inputs and targets of the set, which is made on first use and kept in the data directory."""
+        self.check_mesh(mesh)
+        recipe = Recipe(self.name, self.version, mesh, samples, draw_seed)
+        inputs = self.draw(samples, draw_seed)
+        directory, solve = data_directory(data_dir) / self.name, partial(self.solve, mesh)
+        stream = None if progress else io.StringIO()  # which nobody reads
+        with closing(Display(self.name, "samples", stream, SECONDS_BETWEEN_LINES)) as display:
+            path, targets = make(recipe, inputs, self.n_targets, solve, self.block, directory, workers, display)
+        return path, inputs, targets
 
 
 def make(
@@ -44,9 +81,9 @@ def make(
     block: int,
     directory: Path,
     workers: int | None,
-    listener: Listener,
+    display: Display,
 ) -> tuple[Path, Array]:
-    """Path of the archive and its targets, simulated now if no intact archive of this recipe is there."""
+    """Path of the archive and its targets; they are simulated unless an intact archive of this recipe exists."""
     n_workers = available_cores() if workers is None else workers
     if isinstance(n_workers, bool) or not isinstance(n_workers, int) or n_workers < 1:
         raise ValueError(f"workers must be a positive int or None for all cores, got {workers!r}")
@@ -55,7 +92,7 @@ def make(
         try:
             return path, archive.read(path, stamp)[1]
         except archive.UnusableArchive as reason:
-            listener.note(f"{reason}: making it again")
+            display.note(f"{reason}: making it again")
     writing = partial(archive.explained, directory, 2 * 8e-6 * len(inputs) * (inputs.shape[1] + n_targets))
     with writing() as megabytes:
         directory.mkdir(parents=True, exist_ok=True)
@@ -66,7 +103,8 @@ def make(
         journal = Journal(unfinished, stamp, len(inputs), n_targets)
     with journal:
         missing = np.flatnonzero(~journal.finished)
-        listener.start(recipe.problem, len(inputs), len(inputs) - len(missing))
+        display.note(f"{recipe.problem}: {len(missing)} of {len(inputs)} samples to simulate")
+        display.start(len(inputs), len(inputs) - len(missing))
         blocks = np.split(missing, range(block, len(missing), block)) if len(missing) else []
         try:
             # closing: when a write fails, the processes must end now and not when the traceback is forgotten
@@ -77,10 +115,10 @@ def make(
                     with writing():
                         for row, target in zip(rows, targets, strict=True):
                             journal.append(int(row), target)
-                    listener.advance(len(rows))
+                    display.update(int(journal.finished.sum()))
         except BaseException:
             kept = int(journal.finished.sum())
-            listener.note(f"stopped; {kept} of {len(inputs)} samples are kept, the same call goes on from there")
+            display.note(f"stopped; {kept} of {len(inputs)} samples are kept, the same call goes on from there")
             raise
         with writing():
             archive.write(path, stamp, inputs, journal.targets)
@@ -91,7 +129,7 @@ def make(
 def solve_blocks(
     solve: Solver, inputs: Array, blocks: list[NDArray[np.intp]], workers: int
 ) -> Generator[tuple[NDArray[np.intp], Array], None, None]:
-    """Rows and targets of each block, in the order they get ready."""
+    """Rows and targets of each block, in the order in which they are finished."""
     if workers <= 1:
         for rows in blocks:
             yield rows, solve(inputs[rows])
@@ -104,15 +142,15 @@ def solve_blocks(
         for future in as_completed(pending):
             yield pending[future], future.result()
     finally:
-        # an interrupt or a failed write ends up here: do not begin anything new, let no process linger
+        # also after an interrupt or a failed write: begin nothing new, leave no process behind
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
 def spawning() -> Iterator[None]:
-    """While processes start: one thread each, and no import of the user's script, of which they need nothing.
+    """While processes start: one thread each, and no import of the user's script, which they do not need.
 
-    Without the latter every script that loads a set would need `if __name__ == "__main__":`.
+    If they imported it, every script that loads a set would need `if __name__ == "__main__":`.
     """
     main, environment = sys.modules["__main__"], {name: os.environ.get(name) for name in THREAD_VARIABLES}
     sys.modules["__main__"] = ModuleType("__main__")

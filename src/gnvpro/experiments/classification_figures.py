@@ -1,4 +1,4 @@
-"""What classifiers predict: class distributions, maps, confusion matrices, images with bars of class probabilities."""
+"""Predictions of classifiers: class distributions, maps, confusion matrices, images with bars of class probabilities."""
 
 from __future__ import annotations
 
@@ -31,13 +31,9 @@ def confusion_matrix(truth: np.ndarray, predicted: np.ndarray, n_classes: int) -
     return counts / np.maximum(counts.sum(axis=0), 1)
 
 
-def confusion_figure(runs: list[SavedRun]) -> Figure | None:
-    """One matrix a method."""
-    runs = [run for run in runs if "predicted_test" in run.arrays]
-    if not runs:
-        return None
+def confusion_figure(runs: list[SavedRun]) -> Figure:
+    """One matrix per method."""
     names = EXPERIMENTS[runs[0].experiment].classes
-    several = len({run.config["settings"] for run in runs}) > 1
     n = len(runs)
     figure = new_figure(3.3 * n + 1.6, 3.9)
     row = figure.subplots(1, n, squeeze=False, sharey=True)[0]
@@ -48,17 +44,15 @@ def confusion_figure(runs: list[SavedRun]) -> Figure | None:
         axes.set(xticks=range(len(names)), yticks=range(len(names)))
         axes.set_xticklabels(names, rotation=90, fontsize=7)
         axes.set_yticklabels(names, fontsize=7)
-        axes.set_title(f"{run.label(several)}\ntest accuracy {100 * run.metrics['test']['accuracy']:.2f}%", fontsize=9)
+        axes.set_title(f"{run.label(runs)}\ntest accuracy {100 * run.metrics['test']['accuracy']:.2f}%", fontsize=9)
         axes.set_xlabel("true class")
     row[0].set_ylabel("predicted class")
     figure.colorbar(image, ax=row, shrink=0.75, label="share of the true class")
     return figure
 
 
-def distribution_figure(runs: list[SavedRun]) -> Figure | None:
+def distribution_figure(runs: list[SavedRun]) -> Figure:
     """Samples of each class in each set, as stacked bars."""
-    if not runs or "labels_test" not in runs[0].arrays:
-        return None
     names = EXPERIMENTS[runs[0].experiment].classes
     figure = new_figure(8.5, 3.6)
     axes = figure.subplots()
@@ -76,13 +70,9 @@ def distribution_figure(runs: list[SavedRun]) -> Figure | None:
     return figure
 
 
-def map_figure(runs: list[SavedRun]) -> Figure | None:
+def map_figure(runs: list[SavedRun]) -> Figure:
     """Ground truth, predictions and differences on the image."""
-    runs = [run for run in runs if "pixels_test" in run.arrays]
-    if not runs:
-        return None
     names = EXPERIMENTS[runs[0].experiment].classes
-    several = len({run.config["settings"] for run in runs}) > 1
     colours = need("matplotlib", "plot").colormaps[CLASS_COLOURS].resampled(20)
     figure = new_figure(2.6 * (len(runs) + 1) + 1.9, 5.6)
     grid = figure.subplots(2, len(runs) + 1, squeeze=False)
@@ -95,7 +85,7 @@ def map_figure(runs: list[SavedRun]) -> Figure | None:
     for (above, below), run in zip(grid[:, 1:].T, runs, strict=True):
         predicted = _on_image(run, "predicted")
         above.imshow(_colours(predicted, colours), interpolation="nearest")
-        above.set_title(run.label(several), fontsize=9)
+        above.set_title(run.label(runs), fontsize=9)
         wrong = np.full((*truth.shape, 3), 1.0)
         wrong[truth >= 0] = 0.85
         wrong[(truth >= 0) & (predicted != truth)] = 0.0
@@ -123,13 +113,9 @@ def _colours(labels: np.ndarray, colours: Any) -> np.ndarray:
     return painted
 
 
-def examples_figure(runs: list[SavedRun], shown: int = 10) -> Figure | None:
-    """Images that most methods get right, with the probabilities of each method as a bar."""
-    runs = [run for run in runs if "images_test" in run.arrays]
-    if not runs:
-        return None
+def examples_figure(runs: list[SavedRun], shown: int = 10) -> Figure:
+    """Images that most methods get right, with each method's class probabilities as a bar."""
     names = EXPERIMENTS[runs[0].experiment].classes
-    several = len({run.config["settings"] for run in runs}) > 1
     images = runs[0].arrays["images_test"]
     truth = runs[0].arrays["labels_test"][: len(images)]
     right = sum((run.arrays["predicted_test"][: len(images)] == truth).astype(int) for run in runs)
@@ -155,7 +141,7 @@ def examples_figure(runs: list[SavedRun], shown: int = 10) -> Figure | None:
     patch = need("matplotlib.patches", "plot").Patch
     handles = [patch(color=colours(k)) for k in range(len(names))]
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8, frameon=False)
-    bars_are = ",  ".join(f"{k} {run.label(several)}" for k, run in enumerate(runs, 1))
+    bars_are = ",  ".join(f"{k} {run.label(runs)}" for k, run in enumerate(runs, 1))
     figure.suptitle(f"bars: {bars_are},  and the true class", fontsize=9)
     return figure
 

@@ -1,4 +1,4 @@
-"""The paper's first figure, features and separating lines during training, and that of its appendix A."""
+"""The paper's first figure (features and separating lines during training) and the Taylor test of its appendix A."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnvpro.experiments.style import new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POINTS = ("#0072B2", "#D55E00")  # told apart by every kind of colour vision, and by their brightness
+POINTS = ("#0072B2", "#D55E00")  # distinct in brightness and for every kind of colour vision
 SHADES = ("#cfe3f1", "#fadfc9")
 BUDGETS = (0, 30, 60, 120, math.inf)
 
@@ -33,24 +33,20 @@ class Row:
     accuracy: Sequence[float]
 
 
-def features_figure(runs: list[SavedRun]) -> Figure | None:
+def features_figure(runs: list[SavedRun]) -> Figure:
     """The ellipse figure of saved runs."""
-    runs = [run for run in reversed(runs) if "features" in run.arrays]
-    if not runs:
-        return None
-    several = len({run.config["settings"] for run in runs}) > 1
     rows = []
-    for run in runs:
+    for run in reversed(runs):
         kept = run.arrays["iterations"].tolist()
         work, accuracy = ([run.history[name][i] or 0.0 for i in kept] for name in ("work", "accuracy"))
         features, heads = list(run.arrays["features"]), list(run.arrays["heads"][:, 0])
-        rows.append(Row(run.label(several), kept, features, heads, work, accuracy))
+        rows.append(Row(run.label(runs), kept, features, heads, work, accuracy))
     inputs = runs[0].arrays["inputs"]
     return ellipse_figure(inputs, runs[0].arrays["labels_train"][: len(inputs)], rows)
 
 
 def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) -> Figure:
-    """Left the data; then features and head after growing amounts of work, a row a method."""
+    """The data, then features and head after growing amounts of work, one row per method."""
     figure = new_figure(12, 2.15 * max(2, len(rows)))
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 3.6])
@@ -101,11 +97,8 @@ def _window(values: np.ndarray) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def taylor_figure(runs: list[SavedRun]) -> Figure | None:
-    """Taylor error against the step, a panel a tolerance, a curve a Krylov rank."""
-    runs = [run for run in runs if "taylor_errors" in run.arrays]
-    if not runs:
-        return None
+def taylor_figure(runs: list[SavedRun]) -> Figure:
+    """Taylor error against the step, one panel per tolerance, one curve per Krylov rank."""
     arrays = runs[0].arrays
     steps, errors, ranks = arrays["taylor_steps"], arrays["taylor_errors"], arrays["taylor_ranks"]
     colours = need("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.9, len(ranks)))

@@ -1,6 +1,6 @@
-"""Figures from saved runs: convergence of all experiments, and the choice of what else belongs to each.
+"""Figures from saved runs: convergence for every experiment, and the figures that each has besides.
 
-Colours are those of Okabe and Ito, told apart by colour-blind readers; methods also differ by their markers.
+Colours are by Okabe and Ito, safe for colour-blind readers; methods also differ by their markers.
 """
 
 from __future__ import annotations
@@ -30,50 +30,54 @@ class Captioned:
     figure: Figure
 
 
-Draw = Callable[[list[SavedRun]], "Figure | None"]
+# The file name, what it shows, the array that a run needs to be shown, and the function that draws it.
+Drawing = tuple[str, str, str, Callable[[list[SavedRun]], "Figure"]]
 
-ALSO: dict[str, tuple[tuple[str, str, Draw], ...]] = {
+SURROGATE: Drawing = ("surrogate", surrogates.GLOBAL_CAPTION, "outputs_test", surrogates.global_figure)
+CONFUSION: Drawing = ("confusion", classes.CONFUSION_CAPTION, "predicted_test", classes.confusion_figure)
+ALSO: dict[str, tuple[Drawing, ...]] = {
     "ellipse": (
         (
             "features",
-            "The data, and the features of the training set after (at most) the same work, a row a method. The black "
+            "The data, and the features of the training set after (at most) the same work, one row per method. The black "
             "line is the head W; shading is the predicted class. Each panel is scaled to its features.",
+            "features",
             features.features_figure,
         ),
     ),
-    "cdr": (("surrogate", surrogates.GLOBAL_CAPTION, surrogates.global_figure),),
-    "dcr": (
-        ("surrogate", surrogates.GLOBAL_CAPTION, surrogates.global_figure),
-        ("local", surrogates.LOCAL_CAPTION, surrogates.local_figure),
-    ),
+    "cdr": (SURROGATE,),
+    "dcr": (SURROGATE, ("local", surrogates.LOCAL_CAPTION, "outputs_validation", surrogates.local_figure)),
     "indian-pines": (
-        ("classes", "Labelled pixels of each class, by set.", classes.distribution_figure),
+        ("classes", "Labelled pixels of each class, by set.", "labels_test", classes.distribution_figure),
         (
             "maps",
             "Ground truth, and for each method the predicted class and the wrong pixels (black) of all labelled pixels; "
             "the background is white.",
+            "pixels_test",
             classes.map_figure,
         ),
-        ("confusion", classes.CONFUSION_CAPTION, classes.confusion_figure),
+        CONFUSION,
     ),
     "cifar10": (
-        ("confusion", classes.CONFUSION_CAPTION, classes.confusion_figure),
+        CONFUSION,
         (
             "examples",
-            "Test images that most methods get right. Beside each, a bar a method, in the order of the legend, made of "
-            "the probabilities it gives the classes; the last bar is the true class.",
+            "Test images that most methods get right. Beside each, one bar per method, in the order of the legend, "
+            "stacks the probabilities of the classes; the last bar is the true class.",
+            "images_test",
             classes.examples_figure,
         ),
     ),
     "peaks": (
         (
             "taylor",
-            "Error of the first-order Taylor expansion of the reduced objective against the step h, a panel for each "
-            "tolerance of the inner solve, a curve for each largest Krylov rank. The gradient is right where curves "
+            "Error of the first-order Taylor expansion of the reduced objective against the step h, one panel per "
+            "tolerance of the inner solve, one curve per largest Krylov rank. The gradient is right where curves "
             "follow the black line, h squared.",
+            "taylor_errors",
             features.taylor_figure,
         ),
-        ("confusion", classes.CONFUSION_CAPTION, classes.confusion_figure),
+        CONFUSION,
     ),
 }
 
@@ -87,17 +91,16 @@ def figures_of(experiment: str, runs: list[SavedRun]) -> tuple[list[Captioned], 
             "accuracies below where there are any. Seeds after the first are faint."
         )
         made.append(Captioned("convergence", caption, convergence_figure(standard(runs))))
-        for name, text, draw in ALSO[experiment]:
+        for name, text, needed, draw in ALSO[experiment]:
             try:
-                figure = draw(first_of_each(runs))
+                shown = [run for run in first_of_each(runs) if needed in run.arrays]
+                if shown:
+                    made.append(Captioned(name, text, draw(shown)))
             except (ArithmeticError, LookupError, OSError, ValueError, BadZipFile) as error:  # arrays cut or altered
                 problems.append(f"figure {experiment}-{name}: {type(error).__name__}: {error}")
-                continue
-            if figure is not None:
-                made.append(Captioned(name, text, figure))
     tuning = tuning_figure(runs)
     if tuning is not None:
-        text = "Tuning: one panel for each value tried, beside the standard setting; training solid, validation dashed."
+        text = "Tuning: one panel per value; training solid, validation dashed."
         made.append(Captioned("tuning", text, tuning))
     return made, problems
 
@@ -109,11 +112,10 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
         rows.append(("accuracy", "accuracy", False))
     figure = new_figure(11, 3.4 * len(rows))
     grid = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
-    several = len({run.config["settings"] for run in runs}) > 1
     for (field, label, wants_log), axes_row in zip(rows, grid, strict=True):
         logarithmic = wants_log and decades(runs, field)
         for axes, against, unit in zip(axes_row, ("work", "seconds"), ("work units", "seconds"), strict=True):
-            curves(axes, runs, field, against, several)
+            curves(axes, runs, field, against)
             axes.set(xlabel=unit, yscale="log" if logarithmic else "linear")
         axes_row[0].set_ylabel(label)
     handles, names = grid[0, 0].get_legend_handles_labels()
@@ -123,11 +125,11 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
     return figure
 
 
-def curves(axes: Any, runs: list[SavedRun], field: str, against: str, several: bool) -> None:
+def curves(axes: Any, runs: list[SavedRun], field: str, against: str) -> None:
     """Training and validation curves of each run, with lines where the network was refined."""
     seen: set[str] = set()
     for run in runs:
-        history, label = run.history, run.label(several)
+        history, label = run.history, run.label(runs)
         again = label in seen
         look = {
             "color": colour(run.method, run.config["settings"], settings_of(runs)),
@@ -157,7 +159,7 @@ def decades(runs: list[SavedRun], field: str) -> bool:
 
 
 def refinements(runs: list[SavedRun]) -> list[float]:
-    """The work after which the network was refined, of the first run that was."""
+    """Work at each refinement of the network, from the first run that has any."""
     for run in runs:
         levels, work = run.history["level"], run.history["work"]
         places = [work[i] for i in range(1, len(levels)) if levels[i] != levels[i - 1]]
@@ -167,7 +169,7 @@ def refinements(runs: list[SavedRun]) -> list[float]:
 
 
 def tuning_figure(runs: list[SavedRun]) -> Figure | None:
-    """A row for each tuned setting and method, a panel for each value."""
+    """One row per tuned setting and method, one panel per value."""
     groups: dict[tuple[str, tuple[str, ...]], list[SavedRun]] = {}
     for run in runs:
         if run.tuned:
@@ -184,9 +186,8 @@ def tuning_figure(runs: list[SavedRun]) -> Figure | None:
         for j, field in enumerate(fields):
             axes_row = grid[i * len(fields) + j]
             for axes, run in zip(axes_row, group, strict=False):
-                curves(axes, [run], field, "work", False)
-                what = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in run.tuned.items())
-                axes.set_title(f"{run.label(False)}, {what}", fontsize=8)
+                curves(axes, [run], field, "work")
+                axes.set_title(", ".join([run.label([run]), *run.tuned_text]), fontsize=8)
                 axes.set(xlabel="work units", yscale="log" if field == "loss" else "linear")
             for axes in axes_row[len(group) :]:
                 axes.set_visible(False)

@@ -1,4 +1,4 @@
-"""What a trained model is worth on each of the three sets, and the outputs that figures are drawn from."""
+"""Scores of a trained model on each of the three sets, and the outputs that figures are drawn from."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def labels(model_outputs: Tensor) -> Tensor:
 
 
 def predictions(loss: str, name: str, model_outputs: Tensor, data: Samples) -> dict[str, np.ndarray]:
-    """What figures need of one set: outputs and targets, or labels and, for the first samples, probabilities."""
+    """The arrays of one set that figures need: outputs and targets, or labels and, for the first samples, probabilities."""
     targets = data[1]
     if loss == "least_squares":
         every = max(1, -(-targets.numel() // KEPT_OUTPUTS))

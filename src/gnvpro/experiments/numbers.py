@@ -19,7 +19,7 @@ def score(part: dict[str, Any]) -> str:
 
 
 def reported(experiment: str, method: str, name: str) -> str:
-    """What the paper says of a set, or a dash."""
+    """The paper's score for a set, or a dash."""
     row = PAPER.get(experiment, {}).get(method)
     value = getattr(row, name) if row else None
     if value is None:
@@ -35,10 +35,10 @@ def reported_work(experiment: str, method: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds with as many digits as mean something."""
+    """Seconds with as many digits as are meaningful."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def title(method: str) -> str:
-    """How a method is called in print."""
+    """Name of a method in print."""
     return TITLES.get(method, method)

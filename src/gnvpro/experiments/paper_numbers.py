@@ -1,4 +1,4 @@
-"""What the paper reports, to be set beside what we measure: never mixed with it.
+"""Numbers reported in the paper, shown beside ours and never mixed with them.
 
 Relative errors are means over the samples of a set, with their standard deviations; accuracies are fractions.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reported:
-    """One row of the paper: its budget, and mean and deviation (or accuracy and None) for each set it tells."""
+    """One row of the paper: its budget, and mean and deviation (or accuracy and None) for each set that it reports."""
 
     work: float | None
     train: tuple[float, float | None] | None = None
@@ -44,5 +44,5 @@ PAPER: dict[str, dict[str, Reported]] = {
     },
 }
 
-# Share of the time that GNvpro spends on eliminating the head.
+# Share of its time that GNvpro spends on eliminating the head.
 INNER_SHARE = {"indian-pines": 0.064, "cifar10": 0.142}

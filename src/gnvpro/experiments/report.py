@@ -1,7 +1,7 @@
 """One page from saved runs: table, interactive curves and figures, all in one file that needs no network.
 
-The page is page/report.html with the style, the script, the data and the figures put in. Numbers in it are those of each
-metrics.json: the table is written from them, and they are in the page's data as they are.
+The page is page/report.html with the style, the script, the data and the figures put in. The table is written from
+each metrics.json, whose numbers are also in the page's data, unrounded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
 from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, settings_of, standard
 from gnvpro.experiments.style import colour
 
-LONGEST = 400  # points of a curve on the page
+LONGEST = 400  # at most so many points of a curve on the page
 
 
 def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
-    """Write the page and its figures; the page's path, and a sentence for each run that is not whole."""
+    """Write the page and its figures; returns its path, and a sentence per run or figure that is left out."""
     runs, problems = find(directory)
     out.mkdir(parents=True, exist_ok=True)
     sections, data = [], {}
@@ -62,9 +62,9 @@ PAGE_FILES = ("report.html", "report.css", "report.js")
 
 
 def section(name: str, runs: list[SavedRun], figures: list[Captioned], out: Path) -> str:
-    """All about one experiment."""
+    """The section of one experiment."""
     experiment = EXPERIMENTS[name]
-    # The convergence figure is for print; on the page the same curves can be asked.
+    # The convergence figure is for print; the page shows the same curves interactively.
     pictures = "".join(picture(name, captioned, out) for captioned in figures if captioned.name != "convergence")
     plots = f'<div class="plots" data-experiment="{name}"></div>' if standard(runs) else ""
     return (
@@ -75,7 +75,7 @@ def section(name: str, runs: list[SavedRun], figures: list[Captioned], out: Path
 
 
 def sources(runs: list[SavedRun]) -> str:
-    """Where the data is from; the seeds of one source together."""
+    """Where the data comes from, with the seeds of each source."""
     seeds: dict[str, set[int]] = {}
     for text in {str(run.metrics["data"]) for run in runs}:
         words, _, seed = text.rpartition(" seed ")
@@ -87,14 +87,14 @@ def sources(runs: list[SavedRun]) -> str:
 
 
 def table(name: str, runs: list[SavedRun]) -> str:
-    """The results, the paper's beside ours."""
+    """Our results, and the paper's below."""
     measure = "mean relative error ± deviation" if EXPERIMENTS[name].loss == "least_squares" else "accuracy"
     head = "".join(f"<th>{column}</th>" for column in ("method", "settings", "seed", *SETS, "WU", "s", "inner"))
     rows = []
     for run in runs:
         metrics = run.metrics
         share = metrics["inner_seconds"] / metrics["seconds"] if metrics["seconds"] else 0.0
-        settings = ", ".join([run.config["settings"], *(f"{k.replace('_', ' ')} {v:g}" for k, v in run.tuned.items())])
+        settings = ", ".join([run.config["settings"], *run.tuned_text])
         cells = [*(score(metrics[part]) for part in SETS), f"{metrics['work']:.0f}", seconds(metrics["seconds"])]
         numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, f"{100 * share:.0f}%"])
         rows.append(
@@ -134,9 +134,8 @@ def class_table(name: str, runs: list[SavedRun]) -> str:
 
 
 def run_name(run: SavedRun) -> str:
-    """What tells a run from the others of its experiment."""
-    tuned = "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in run.tuned.items())
-    return f"{title(run.method)}, {run.config['settings']}{tuned}, seed {run.seed}"
+    """A name that distinguishes a run from the others of its experiment."""
+    return ", ".join([title(run.method), run.config["settings"], *run.tuned_text, f"seed {run.seed}"])
 
 
 def picture(name: str, captioned: Captioned, out: Path) -> str:
@@ -155,13 +154,12 @@ def painted(run: SavedRun, group: list[SavedRun]) -> str:
 
 
 def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
-    """What the page's plots need of one run, and its metrics as they are."""
-    several = len({other.config["settings"] for other in standard(group)}) > 1
+    """Everything that the page's plots need of one run, and its metrics unrounded."""
     history = run.history
     length = len(history["work"])
     kept = sorted({*range(0, length, max(1, -(-length // LONGEST))), length - 1})
     return {
-        "label": run.label(several),
+        "label": run.label(standard(group)),
         "colour": painted(run, group),
         "seed": run.seed,
         "settings": run.config["settings"],

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, spread
 from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
+from gnvpro.files import replacing
 from gnvpro.methods.gnvpro import SOLVERS
 from gnvpro.training.listeners import CSVFile
 
@@ -257,9 +257,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file in one step."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(beside, path)
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def normal(config: dict[str, Any]) -> dict[str, Any]:

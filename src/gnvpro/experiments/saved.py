@@ -1,4 +1,4 @@
-"""Runs read back from disk: those that are whole, and what is wrong with the others."""
+"""Runs read back from disk: the whole ones, and what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class SavedRun:
 
     @property
     def experiment(self) -> str:
-        """Which experiment it is of."""
+        """Its experiment."""
         return str(self.config["experiment"])
 
     @property
     def method(self) -> str:
-        """By which method it was trained."""
+        """The method that trained it."""
         return str(self.config["method"])
 
     @property
@@ -52,7 +52,7 @@ class SavedRun:
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """What was kept for figures, or nothing."""
+        """The arrays kept for figures; empty if there are none."""
         found: dict[str, np.ndarray] = {}
         for name in (PREDICTIONS, Snapshots.FILE):
             if (self.directory / name).is_file():
@@ -61,15 +61,20 @@ class SavedRun:
                     found |= {key: file[key] for key in file.files}
         return found
 
-    def label(self, several: bool) -> str:
-        """Its method, with the settings where runs of several stand side by side."""
-        return f"{title(self.method)}, {self.config['settings']}" if several else title(self.method)
+    @property
+    def tuned_text(self) -> list[str]:
+        """Each setting that was changed by hand, in words."""
+        return [f"{name.replace('_', ' ')} {value:g}" for name, value in self.tuned.items()]
+
+    def label(self, among: Iterable[SavedRun]) -> str:
+        """Its method, with its settings if the runs it is shown with have several."""
+        return f"{title(self.method)}, {self.config['settings']}" if len(settings_of(among)) > 1 else title(self.method)
 
 
 def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
     """The whole runs below a directory, and a sentence for each that is not."""
     if not directory.is_dir():
-        raise FileNotFoundError(f"there is no directory {directory}; name what was given to gnvpro run as --out")
+        raise FileNotFoundError(f"there is no directory {directory}; give the directory that gnvpro run had as --out")
     runs, problems = [], []
     for path in sorted(directory.rglob(CONFIG)):
         try:
@@ -80,17 +85,12 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
     names = list(EXPERIMENTS)
-    runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], place(run.method), run.seed))
+    runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], ORDER.index(run.method), run.seed))
     return runs, problems
 
 
-def place(method: str) -> int:
-    """Where a method stands in tables and legends."""
-    return ORDER.index(method)
-
-
 def read(directory: Path) -> SavedRun:
-    """One run; a ValueError that says what is missing or wrong."""
+    """Read one run; a ValueError says what is missing or wrong."""
     for name in (METRICS, HISTORY):
         if not (directory / name).is_file():
             raise ValueError(f"it is not finished: {name} is missing")
@@ -109,7 +109,7 @@ def read(directory: Path) -> SavedRun:
     with open(directory / HISTORY, newline="") as file:
         rows = list(csv.DictReader(file))
     if not rows or any(name not in rows[0] for name in CURVES):
-        raise ValueError(f"{HISTORY} is empty or no history")
+        raise ValueError(f"{HISTORY} is empty or not a history")
     try:
         history = {name: [number(row[name]) for row in rows] for name in CURVES}
     except (TypeError, ValueError) as error:
@@ -132,7 +132,7 @@ def by_experiment(runs: Iterable[SavedRun]) -> dict[str, list[SavedRun]]:
 
 
 def standard(runs: Iterable[SavedRun]) -> list[SavedRun]:
-    """Those with the catalogue's settings; the others are for the tuning panels."""
+    """Runs with the catalogue's settings; the others are for the tuning panels."""
     return [run for run in runs if not run.tuned]
 
 

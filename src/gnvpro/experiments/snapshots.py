@@ -1,4 +1,4 @@
-"""What the features of a small network look like on the way, for the ellipse figure."""
+"""Features of a small network during training, for the ellipse figure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from gnvpro.training.history import History, Record
 
 
 class Snapshots:
-    """A listener that keeps features of the first training samples, and the head, at every record it hears of.
+    """A listener that keeps features of the first training samples, and the head, at every record.
 
-    It counts on the model to hold the last accepted parameters when a record is told, and on its last module to be the
-    head.
+    It relies on the model to hold the last accepted parameters at each record, and on its last module to be the head.
     """
 
     FILE = "snapshots.npz"
@@ -28,7 +27,7 @@ class Snapshots:
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def begin(self, history: History, budget: float) -> None:
-        """Take up what an interrupted run kept, as far as its checkpoint goes."""
+        """Read what an interrupted run kept, as far as its checkpoint goes."""
         if history and self.path.is_file():
             with np.load(self.path) as saved:
                 found = zip(saved["iterations"].tolist(), saved["features"], saved["heads"], strict=True)
@@ -36,7 +35,7 @@ class Snapshots:
 
     @torch.no_grad()
     def record(self, record: Record) -> None:
-        """Keep one more."""
+        """Keep features and head."""
         assert isinstance(self.model, nn.Sequential)
         *layers, head = self.model
         assert isinstance(head, nn.Linear)

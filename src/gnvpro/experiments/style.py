@@ -7,7 +7,7 @@ from typing import Any
 
 from gnvpro.data.extras import need
 
-# Of Okabe and Ito, told apart by colour-blind readers.
+# By Okabe and Ito, safe for colour-blind readers.
 COLOURS = {
     "gnvpro": "#0072B2",
     "lbfgs-vpro": "#009E73",
@@ -19,7 +19,7 @@ MARKERS = {"gnvpro": "o", "lbfgs-vpro": "s", "gauss-newton": "^", "adam": "D", "
 
 
 def colour(method: str, settings: str, all_settings: Sequence[str]) -> str:
-    """The method's colour; darker and lighter for its second and third settings, where several stand side by side."""
+    """The method's colour; darker and lighter for the second and third of several settings."""
     red, green, blue = (int(COLOURS[method][i : i + 2], 16) for i in (1, 3, 5))
     share, towards = ((0.0, 0), (0.55, 0), (0.5, 255))[list(all_settings).index(settings) % 3]
     mixed = [round((1 - share) * part + share * towards) for part in (red, green, blue)]

@@ -1,4 +1,4 @@
-"""What surrogates predict: all samples of a set as the columns of one image, and single DCR samples as maps."""
+"""Predictions of surrogates: all samples of a set as the columns of one image, and single DCR samples as maps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GLOBAL_CAPTION = (
-    "Every column is a sample, every row an observable. Left the observed data and what each surrogate predicts, right "
+    "Every column is a sample, every row an observable. Left: the observed data and the prediction of each surrogate; right: "
     "the absolute differences, all on one logarithmic scale. Red lines divide training, validation and test set. "
-    "Of sets of millions of numbers only every second, third, ... sample is shown."
+    "Of sets with millions of numbers, only every second, third, ... sample is shown."
 )
 LOCAL_CAPTION = (
     "One sample of the training set and one of the validation set, each as two 21 x 21 images: potential differences in "
@@ -29,16 +29,8 @@ def _stacked(run: SavedRun, kind: str) -> np.ndarray:
     return np.concatenate([run.arrays[f"{kind}_{name}"] for name in SETS])
 
 
-def _complete(runs: list[SavedRun], key: str) -> list[SavedRun]:
-    return [run for run in runs if key in run.arrays]
-
-
-def global_figure(runs: list[SavedRun]) -> Figure | None:
+def global_figure(runs: list[SavedRun]) -> Figure:
     """Outputs and absolute differences of all samples, by method."""
-    runs = _complete(runs, "outputs_test")
-    if not runs:
-        return None
-    several = len({run.config["settings"] for run in runs}) > 1
     logarithmic = runs[0].experiment == "dcr"
     targets = np.abs(_stacked(runs[0], "targets")) if logarithmic else _stacked(runs[0], "targets")
     differences = [np.abs(_stacked(run, "outputs") - _stacked(run, "targets")) for run in runs]
@@ -55,8 +47,8 @@ def global_figure(runs: list[SavedRun]) -> Figure | None:
         outputs = _stacked(run, "outputs")
         _image(left, np.abs(outputs) if logarithmic else outputs, data_norm, "cividis", run)
         error_image = _image(right, difference, error_norm, "inferno", run)
-        left.set_title(f"{run.label(several)}: prediction")
-        right.set_title(f"{run.label(several)}: absolute difference")
+        left.set_title(f"{run.label(runs)}: prediction")
+        right.set_title(f"{run.label(runs)}: absolute difference")
     for axes in grid[-1]:
         axes.set_xlabel("sample")
     for axes in grid[:, 0]:
@@ -84,13 +76,9 @@ def _log_norm(colors: Any, arrays: list[np.ndarray]) -> Any:
     return colors.LogNorm(min(low, high / 10), high, clip=True)
 
 
-def local_figure(runs: list[SavedRun]) -> Figure | None:
+def local_figure(runs: list[SavedRun]) -> Figure:
     """One training and one validation sample of DCR, and each method's error there."""
-    runs = _complete(runs, "outputs_validation")
-    if not runs or runs[0].arrays["targets_train"].shape[1] != 882:
-        return None
     colors = need("matplotlib.colors", "plot")
-    several = len({run.config["settings"] for run in runs}) > 1
     figure = new_figure(9.5, 2.0 * (len(runs) + 1) + 0.6)
     grid = figure.subplots(len(runs) + 1, 2, squeeze=False)
     errors = []
@@ -105,7 +93,7 @@ def local_figure(runs: list[SavedRun]) -> Figure | None:
         column, row = divmod(k, len(runs))
         axes = grid[row + 1, column]
         image = axes.imshow(_blocks(error), norm=norm, cmap="inferno")
-        axes.set_title(f"{runs[row].label(several)}: |error|")
+        axes.set_title(f"{runs[row].label(runs)}: |error|")
     for axes in grid.flat:
         axes.axvline(20.5, color="white", lw=1.5)
         axes.set(xticks=(10, 31), xticklabels=("$x_1$ differences", "$x_2$ differences"), yticks=())

@@ -28,9 +28,9 @@ def divide(b: Array, denominator: Array, least: float) -> Array:
     return np.divide(b, denominator, out=np.zeros_like(b), where=denominator > least)
 
 
-def within_radius(e: Array, b: Array, radius: float) -> tuple[Array, float]:
-    """The minimiser and its damping, for ascending e."""
-    cut = ROUNDING * float(np.abs(e).max())
+def within_radius(e: Array, b: Array, radius: float, rounding: float = ROUNDING) -> tuple[Array, float]:
+    """The minimiser and its damping, for ascending e; curvature below `rounding` times the largest counts as none."""
+    cut = rounding * float(np.abs(e).max())
     least = float(e[0])
     lower = -least if least < -cut else 0.0
     y = divide(b, e + lower, cut)

@@ -163,7 +163,7 @@ class KrylovModel:
         z, damping = factors.gmres, 0.0
         if np.linalg.norm(z) > radius:
             values, vectors = factors.ritz
-            y, damping = within_radius(values, factors.beta * vectors[0], radius)
+            y, damping = within_radius(values, factors.beta * vectors[0], radius, rounding=0.0)  # they are above it
             z = vectors @ y
         predicted = factors.beta * z[0] - 0.5 * z @ factors.projected @ z
         d_x = factors.basis.new_tensor(z) @ factors.basis[:-1]

@@ -8,7 +8,6 @@ Writing goes to a file beside it, which then takes its place in one step. Readin
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.arguments import check_count
+from gnvpro.files import regular_file, replacing
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,12 @@ MAGIC = b"gnvpro checkpoint 2\n"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write the content, whole or not at all."""
+    """Write the content, whole or not at all; a ValueError where `path` is no ordinary file."""
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
     payload = buffer.getvalue()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(path) as file:
+        file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -82,8 +73,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def check_writable(path: Path) -> None:
     """Find out before any work whether a checkpoint can be written there."""
-    if path.is_dir():
-        raise ValueError(f"checkpoint={str(path)!r} is a directory; name a file in it")
+    regular_file(path, "checkpoint")
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint={str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
     if not os.access(path.parent, os.W_OK):

@@ -1,7 +1,7 @@
-"""Listeners: what may watch a run. Each gets every record; none can change the run.
+"""Listeners: objects that watch a run. Each gets every record; none can change the run.
 
-To write one, implement the three methods of `Listener`. A resumed run begins with the records made before it stopped, so
-a listener that writes a file can write the whole of it.
+To write one, implement the three methods of `Listener`. `begin` gets the records made before a resumed run stopped, so
+a listener that writes a file can write all of it. Where only the records matter, a function of one record will do.
 
 >>> class Best:
 ...     def begin(self, history, budget): self.loss = float("inf")
@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from gnvpro.minimize.status import Status
+from gnvpro.progress import Display
 from gnvpro.training.history import FIELDS, History, Record
 
 
 @runtime_checkable
 class Listener(Protocol):
-    """Hears of every record of a run.
+    """Gets every record of a run.
 
-    >>> isinstance(Lines(), Listener)
+    >>> isinstance(Progress(), Listener)
     True
     """
 
@@ -45,7 +46,7 @@ class Listener(Protocol):
 
 
 class CSVFile:
-    """One line a record, flushed at once; empty where a record has no value.
+    """A CSV file, one line per record, flushed at once; a cell is empty where a record has no value.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +61,7 @@ class CSVFile:
         self.path = Path(path)
 
     def begin(self, history: History, budget: float) -> None:
-        """Write the header and what there is."""
+        """Write the header and the records so far."""
         self._file = open(self.path, "w", newline="", buffering=1)  # noqa: SIM115 - closed in `end`
         self._writer = csv.writer(self._file)
         self._writer.writerow(FIELDS)
@@ -77,7 +78,7 @@ class CSVFile:
 
 
 class JSONLines:
-    """One JSON object a line, flushed at once.
+    """A file with one JSON object per line and record, flushed at once.
 
     >>> import tempfile
     >>> start = Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0)
@@ -93,7 +94,7 @@ class JSONLines:
         self.path = Path(path)
 
     def begin(self, history: History, budget: float) -> None:
-        """Write what there is."""
+        """Write the records so far."""
         self._file = open(self.path, "w", buffering=1)  # noqa: SIM115 - closed in `end`
         for record in history:
             self.record(record)
@@ -126,10 +127,10 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(directory))
 
     def begin(self, history: History, budget: float) -> None:
-        """What came before was written before."""
+        """Nothing to do: earlier records were written when they were made."""
 
     def record(self, record: Record) -> None:
-        """Write the numbers that the record has."""
+        """Write every number of the record."""
         for name, value in record.to_dict().items():
             if isinstance(value, float | int) and name not in ("iteration", "work"):
                 self._writer.add_scalar(name, value, global_step=record.iteration, walltime=None)
@@ -139,79 +140,86 @@ class TensorBoard:
         self._writer.close()
 
 
-class Lines:
-    """A line of text an iteration: for logs, and terminals without rich.
+class Progress:
+    """Work done, loss, validation and radius: a bar on the terminal, else a line per record.
 
-    >>> Lines(sys.stdout).end(Status.WORK_SPENT)
+    `train(..., listeners=["progress"])` is shorthand for it. With a stream, lines are printed there.
+
+    >>> import sys
+    >>> progress = Progress(sys.stdout)
+    >>> progress.begin(History(), budget=10)
+    >>> progress.end(Status.WORK_SPENT)
     The work budget is spent.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-
-    def begin(self, history: History, budget: float) -> None:
-        """Nothing to say yet."""
-
-    def record(self, record: Record) -> None:
-        """Print the line."""
-        print(line(record), file=self._stream, flush=True)
-
-    def end(self, status: Status) -> None:
-        """Say how it ended."""
-        print(status, file=self._stream, flush=True)
-
-
-class Bar:
-    """A progress bar on the terminal: work done, loss, validation, radius, time left.
-
-    `train(..., progress=True)` shows it; as a listener it can stand beside others.
-
-    >>> isinstance(Bar(), Listener)
-    True
-    """
+        self._stream = stream
 
     def begin(self, history: History, budget: float) -> None:
         """Show the bar."""
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("{task.completed:.0f}/{task.total:.0f} WU"),
-            BarColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._progress.add_task("train", total=max(budget, 1.0), numbers="")
-        self._progress.start()
-        if history:
-            self.record(history[-1])
+        self._display = Display("train", "WU", self._stream)
+        self._display.start(max(budget, 1.0), history[-1].work if history else 0.0)
 
     def record(self, record: Record) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, completed=record.work, numbers=numbers(record))
+        """Move the bar, or print the line."""
+        self._display.update(record.work, numbers(record), line(record))
 
     def end(self, status: Status) -> None:
         """Leave the last state standing, and say how it ended."""
-        self._progress.stop()
-        self._progress.console.print(str(status))
+        self._display.close()
+        self._display.note(str(status))
 
 
-def progress_listener() -> Listener:
-    """A bar where there is a terminal and rich is installed, else lines."""
-    if not sys.stderr.isatty():
-        return Lines()
-    try:
-        import rich  # noqa: F401
-    except ImportError:
-        return Lines()
-    return Bar()
+class EachRecord:
+    """Calls a function with every record.
+
+    >>> EachRecord(print).record("a record")
+    a record
+    """
+
+    def __init__(self, function: Callable[[Record], object]) -> None:
+        self._function = function
+
+    def begin(self, history: History, budget: float) -> None:
+        """Nothing to do."""
+
+    def record(self, record: Record) -> None:
+        """Call it."""
+        self._function(record)
+
+    def end(self, status: Status) -> None:
+        """Nothing to do."""
+
+
+def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
+    """The listener that an element of `train(listeners=...)` stands for.
+
+    Args:
+        value: an object with the three methods of `Listener`; "progress", for `Progress()`; or a function of one
+            record, which is called with every record of this call of `train`, the start included.
+
+    Raises:
+        TypeError: `value` is none of these.
+
+    >>> isinstance(as_listener(print), Listener)
+    True
+    """
+    if value == "progress":
+        return Progress()
+    # a class has the methods too, and can be called: the mistake would show only when the run begins
+    if not isinstance(value, type | str):
+        if isinstance(value, Listener):
+            return value
+        if callable(value):
+            return EachRecord(value)
+    raise TypeError(
+        'each of listeners must be an object with the methods begin, record and end, the string "progress", or a '
+        f"function of one record; got {value!r}"
+    )
 
 
 def numbers(record: Record) -> str:
-    """The numbers that one watches."""
+    """Loss, validation, and radius or damping."""
     parts = [f"loss {record.loss:.3e}"]
     if record.validation_loss is not None:
         parts.append(f"validation {record.validation_loss:.3e}")
@@ -232,31 +240,3 @@ def line(record: Record) -> str:
     return (
         f"{record.iteration:5d}  {numbers(record)}{rank}{verdict}  work {record.work:.4g}  {record.seconds:.1f} s{note}"
     )
-
-
-class _Function:
-    """A function of one record."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def begin(self, history: History, budget: float) -> None:
-        """Nothing to do."""
-
-    def record(self, record: Record) -> None:
-        """Call the function."""
-        self._function(record)
-
-    def end(self, status: Status) -> None:
-        """Nothing to do."""
-
-
-def as_listener(value: Any) -> Listener:
-    """A listener from "progress", a function of one record, or a listener."""
-    if value == "progress":
-        return progress_listener()
-    if isinstance(value, Listener):
-        return value
-    if callable(value) and not isinstance(value, type):
-        return _Function(value)
-    raise TypeError(f"listeners must be 'progress', functions of one record or objects such as CSVFile, got {value!r}")

@@ -1,0 +1,60 @@
+"""Files that are written whole or not at all.
+
+The content goes to a temporary file beside its target, reaches the disk, and takes the target's place in one step: a
+kill or a full disk at any moment leaves the old file, or none, and never a part of the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file to write; it replaces `path` when the block ends, and is dropped when the block raises.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder) / "notes.txt") as file:
+    ...         _ = file.write(b"whole")
+    ...     print([(path.name, path.read_text()) for path in Path(folder).iterdir()])
+    [('notes.txt', 'whole')]
+    """
+    target = regular_file(path)
+    # a random name: processes (also of other machines) and threads that write the same target do not meet
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException as error:
+        beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            error.filename = error.filename or str(target)  # a failed write does not name its file
+        raise
+
+
+def regular_file(path: Path, argument: str = "path") -> Path:
+    """The file that `path` names, symbolic links followed; it need not exist yet.
+
+    Raises:
+        ValueError: `path` is a directory, a FIFO, a device or a socket. The message names the argument.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return target
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{argument}={str(path)!r} is a directory; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{argument}={str(path)!r} is a FIFO, a device or a socket; name an ordinary file")
+    return target
