@@ -138,8 +138,8 @@ def train(
         True
     """
     chosen = as_method(method, solver)
-    several = isinstance(listeners, Sequence) and not isinstance(listeners, str)
-    watchers = [as_listener(each) for each in (listeners if several else [listeners])]  # type: ignore[union-attr]
+    several = listeners if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
+    watchers = [as_listener(each) for each in several]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     plan = Plan(
