@@ -13,7 +13,17 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods.protocol import Batches, Budget, Method, Running, Start, State, first_point, point_state
+from gnvpro.methods.protocol import (
+    Batches,
+    Budget,
+    Method,
+    Running,
+    Start,
+    State,
+    detached_copy,
+    first_point,
+    point_state,
+)
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -145,7 +155,7 @@ class RunningLBFGS:
         """The point, how its head was found, and the optimiser's memory."""
         return {
             **point_state(self.point.theta, self.point.start),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": detached_copy(self._optimizer.state_dict()),
         }
 
 

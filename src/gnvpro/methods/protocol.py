@@ -118,7 +118,7 @@ class Running(Protocol):
         ...
 
     def state(self) -> State:
-        """Everything that `Method.begin` needs to go on from here."""
+        """Everything that `Method.begin` needs to go on from here; later iterations must not write into it."""
         ...
 
 
@@ -199,6 +199,17 @@ def first_point(problem: Problem, start: Start, state: State | None) -> ReducedP
         return problem.reduced.start(start.theta, None if start.W is None else WarmStart(start.W))
     warm = None if state["start_W"] is None else WarmStart(state["start_W"], state["start_factor"])
     return problem.reduced.start(state["x"], warm)
+
+
+def detached_copy(state: Any) -> Any:
+    """A deep copy of nested dictionaries and lists of tensors and numbers, so that later steps do not write into it."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: detached_copy(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(detached_copy(value) for value in state)
+    return state
 
 
 def point_state(x: Tensor, start: WarmStart | None) -> State:

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
-from gnvpro.methods.protocol import Budget, Method, Running, Start, State
+from gnvpro.methods.protocol import Budget, Method, Running, Start, State, detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -170,7 +170,7 @@ class RunningStochastic:
             "x": self.point.theta,
             "W": self.point.W,
             "epoch": self.epoch,
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": detached_copy(self._optimizer.state_dict()),
         }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Record:
     """One iteration: the last accepted model after it, and the trial that was made.
 
