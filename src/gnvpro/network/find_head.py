@@ -2,7 +2,7 @@
 
 Registration order says nothing about what runs last, so the model is run once on a few samples with a hook on every
 module. The head is the `nn.Linear`, or 1x1 `nn.Conv2d`, that returned the very tensor the model returned. The same run
-tells which module, if any, is the whole feature extractor: the one that took the model's input and returned the head's.
+shows which module, if any, is the whole feature extractor: the one that took the model's input and returned the head's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> HeadLocatio
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
     if output.ndim < 2 or output.shape[0] != inputs.shape[0]:
         raise ValueError(
-            f"model must return one output a sample, first axis: for {inputs.shape[0]} samples it returned shape "
+            f"model must return one output per sample, first axis: for {inputs.shape[0]} samples it returned shape "
             f"{tuple(output.shape)}"
         )
     last = [call for call in calls if _is_head(call.module) and _same(call, output)]

@@ -1,4 +1,4 @@
-"""What makes a run this run, told by the objects themselves: resuming another one is refused with the first thing that differs.
+"""What makes a run this run, said by its objects themselves: resuming another one is refused with the first thing that differs.
 
     numbers, strings, None           as they are
     tensors, arrays                  shape, dtype and a hash of their content
