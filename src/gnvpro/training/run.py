@@ -246,8 +246,8 @@ class Run:
             problem.store(point.theta, point.W)
             note = "head eliminated over the whole training set"
             self._publish(self._record(problem, point, None, None, note), None)
-        if self.plan.checkpoint is not None:
-            self._write(self._state(None))
+        if self.plan.checkpoint is not None:  # with the method's last state: a larger budget may take it up again
+            self._write({**(self._snapshot or {"method": None}), **self._standing(self.status)})
 
     def _batches(self) -> list[Tensor | None]:
         if self.batches is None:
@@ -324,13 +324,16 @@ class Run:
 
     # -- checkpoints
 
-    def _state(self, running: Running | None) -> dict[str, Any]:
+    def _state(self, running: Running) -> dict[str, Any]:
+        return {**self._standing(Status.RUNNING), "method": running.state()}
+
+    def _standing(self, status: Status) -> dict[str, Any]:
+        """Where the run stands, without the method's own state."""
         start = self.start
         return {
             "identity": self.identity,
             "memory": self.problem.memory,
             "cursor": dataclasses.asdict(self.cursor),
-            "method": running.state() if running else None,
             "start": start and {**vars(start), "bound": saved_bound(start.bound)},
             "theta": self.problem.theta(),
             "W": self.problem.W(),
@@ -339,7 +342,8 @@ class Run:
             "inner_seconds": self.meter.inner_seconds,
             "seconds": time.perf_counter() - self._clock,
             "records": len(self.history),
-            "status": (self.status if running is None else Status.RUNNING).name,
+            "status": status.name,
+            "budget": [sum(self.plan.budgets), self.plan.iterations],
         }
 
     def _write(self, snapshot: dict[str, Any]) -> None:
@@ -376,4 +380,9 @@ class Run:
         self._scores = (self.history[-1].validation_loss, self.history[-1].validation_accuracy)
         self._written = Written(len(self.history))
         self._resumed = saved["method"]
+        self._snapshot = saved
         self.status = Status[saved["status"]]
+        work, iterations = saved["budget"]
+        larger = sum(self.plan.budgets) > work or self.plan.iterations > iterations
+        if self.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT) and larger and self._resumed is not None:
+            self.status = Status.RUNNING
