@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods.protocol import Batches, Budget, Method, Running, Start, State, first_point, point_state
+from gnvpro.methods.protocol import Batches, Budget, Method, Running, Start, State, check_batches, first_point, point_state
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -58,6 +58,7 @@ class LBFGSvpro(Method):
     name: ClassVar[str] = "lbfgs-vpro"
 
     def __post_init__(self) -> None:
+        check_batches("LBFGSvpro", self.batches)
         check_count("LBFGSvpro: history_size", self.history_size, 1)
 
     def parts(self) -> Batches | None:

@@ -143,6 +143,12 @@ class Batches:
             check_count("Batches: sweeps", self.sweeps, 1)
 
 
+def check_batches(name: str, batches: object) -> None:
+    """None, or batches."""
+    if batches is not None and not isinstance(batches, Batches):
+        raise TypeError(f"{name}: batches must be an object such as gnvpro.Batches(10_000), got {batches!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     """A way to train; subclass it, as a frozen dataclass, for a way of your own.

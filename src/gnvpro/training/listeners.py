@@ -164,7 +164,7 @@ class Lines:
 class Bar:
     """A progress bar on the terminal: work done, loss, validation, radius, time left.
 
-    `train(..., progress=True)` shows it; as a listener it can stand beside others.
+    `train(..., listeners="progress")` shows it; as a listener it can stand beside others.
 
     >>> isinstance(Bar(), Listener)
     True
@@ -255,8 +255,9 @@ def as_listener(value: Any) -> Listener:
     """A listener from "progress", a function of one record, or a listener."""
     if value == "progress":
         return progress_listener()
-    if isinstance(value, Listener):
-        return value
-    if callable(value) and not isinstance(value, type):
-        return _Function(value)
+    if not isinstance(value, type):
+        if isinstance(value, Listener):
+            return value
+        if callable(value):
+            return _Function(value)
     raise TypeError(f"listeners must be 'progress', functions of one record or objects such as CSVFile, got {value!r}")
