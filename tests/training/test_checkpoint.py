@@ -44,7 +44,7 @@ def network(n_outputs: int) -> nn.Module:
 
 
 def run(name: str, **more):
-    settings = {"loss": "least_squares", "work": 60, **RUNS[name], **more}
+    settings = {"loss": "least_squares", "work": 40, **RUNS[name], **more}
     classify = settings["loss"] == "multinomial"
     targets = LABELS if classify else TARGETS
     model = network(2 if classify else 1)
@@ -81,6 +81,7 @@ def interrupted_and_resumed(name, stop, path, **more):
     return run(name, checkpoint=path, resume=True, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_interrupted_after_any_iteration_goes_on_to_the_same_bits(name, tmp_path):
     expected = run(name)
