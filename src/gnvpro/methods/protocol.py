@@ -164,7 +164,7 @@ class Method(ABC):
 
     @abstractmethod
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
+        """Start on a problem, or go on from a state; what it builds again for a state is not counted as work."""
 
     def parts(self) -> Batches | None:
         """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""
