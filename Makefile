@@ -8,18 +8,23 @@ BENCH  := $(VENV)/.bench
 # Not compiled: of what is installed, most is never imported, and compiling it takes forty seconds.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test lint types tests format docs bench bench-search clean
+.PHONY: demo test check lint types tests format docs bench bench-search clean
 
 demo: $(READY)
 	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
 	$(BIN)/gnvpro run cdr --method gnvpro --method adam --work 50 --out runs/demo --overwrite
 	$(BIN)/gnvpro report runs/demo
 
+# Everything, in under ten minutes; `check` is for between two edits, and leaves out what is marked slow.
 test: lint types tests
+
+check: lint types
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(READY)
 	$(BIN)/mypy

@@ -20,6 +20,7 @@ from gnvpro.methods.protocol import (
     Running,
     Start,
     State,
+    check_batches,
     detached_copy,
     first_point,
     point_state,
@@ -68,6 +69,7 @@ class LBFGSvpro(Method):
     name: ClassVar[str] = "lbfgs-vpro"
 
     def __post_init__(self) -> None:
+        check_batches("LBFGSvpro", self.batches)
         check_count("LBFGSvpro: history_size", self.history_size, 1)
 
     def parts(self) -> Batches | None:

@@ -143,6 +143,12 @@ class Batches:
             check_count("Batches: sweeps", self.sweeps, 1)
 
 
+def check_batches(name: str, batches: object) -> None:
+    """None, or batches."""
+    if batches is not None and not isinstance(batches, Batches):
+        raise TypeError(f"{name}: batches must be an object such as gnvpro.Batches(10_000), got {batches!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     """A way to train; subclass it, as a frozen dataclass, for a way of your own.
@@ -158,7 +164,7 @@ class Method(ABC):
 
     @abstractmethod
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
+        """Start on a problem, or go on from a state; what it builds again for a state is not counted as work."""
 
     def parts(self) -> Batches | None:
         """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""

@@ -75,6 +75,10 @@ class Nesterov(StochasticMethod):
     momentum: float = 0.9
     name: ClassVar[str] = "nesterov"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("Nesterov: momentum", self.momentum, 0.0, strict=True)  # torch has none without
+
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         """torch's SGD."""
         return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, nesterov=True)
