@@ -9,6 +9,7 @@ processor milliseconds per iteration, and megabytes that the process holds.
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import tempfile
 import time
@@ -43,7 +44,7 @@ def run(iterations: int, **options: Any) -> list[tuple[float, float]]:
         listeners=mark,
         **options,
     )
-    pairs = zip(marks, marks[1:], strict=False)
+    pairs = itertools.pairwise(marks)
     return [(1e3 * (b[0] - a[0]) * PARTS / iterations, b[1]) for a, b in pairs]
 
 

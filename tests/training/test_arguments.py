@@ -213,7 +213,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "listeners: a number": ({"listeners": 3}, TypeError, r"^listeners must be 'progress', functions of one record or objects"),
     "listeners: one of several": ({"listeners": [print, "bar"]}, TypeError, r"^listeners must be .*got 'bar'"),
-    "listeners: a class": ({"listeners": gnvpro.listeners.Lines}, TypeError, r"^listeners must be"),
+    "listeners: a class": ({"listeners": gnvpro.listeners.CSVFile}, TypeError, r"^listeners must be"),
     # model and head
     "model: a class": ({"model": lambda: nn.Linear}, TypeError, r"^model must be a torch\.nn\.Module object"),
     "model: a function": ({"model": lambda: torch.tanh}, TypeError, r"^model must be a torch\.nn\.Module object"),
