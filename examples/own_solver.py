@@ -121,7 +121,9 @@ def train(solver: str | gnvpro.Solver) -> gnvpro.Result:
 own, krylov = train(SteihaugCG()), train("krylov")
 for result in (own, krylov):
     record = result.history[-1]
-    print(f"{record.solver:12} loss {record.loss:.2e} after {len(result.history) - 1} iterations, {result.work:g} work units")
+    print(
+        f"{record.solver:12} loss {record.loss:.2e} after {len(result.history) - 1} iterations, {result.work:g} work units"
+    )
 
 assert {record.solver for record in own.history[1:]} == {"steihaug-cg"}
 assert own.work <= 300

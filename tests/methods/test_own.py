@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from test_readme import python_blocks
 from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.methods.protocol import Budget, Start, State, StepReport, first_point, point_state
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
-from test_readme import python_blocks
 
 F64 = torch.float64
 INPUTS = torch.rand(120, 2, dtype=F64, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -147,7 +147,9 @@ def test_what_is_ones_own_trains_shows_in_the_history_and_resumes_to_the_same_bi
             run(method, loss, checkpoint=tmp_path / f"{stop}", listeners=interrupt)
         resumed = run(method, loss, checkpoint=tmp_path / f"{stop}", resume=True)
         assert numbers(resumed) == numbers(expected)
-        assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), expected.model.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(resumed.model.parameters(), expected.model.parameters(), strict=True)
+        )
 
 
 def test_a_model_is_built_again_with_the_passes_that_were_left_when_it_was_built(tmp_path: Path) -> None:
@@ -182,7 +184,9 @@ def test_an_own_eliminator_says_which_losses_it_is_for_and_is_used() -> None:
     Shaken.calls.clear()
     run(gnvpro.GNvpro(solver="krylov", eliminator=Shaken()), "multinomial")
     assert set(Shaken.calls) == {120}
-    with pytest.raises(ValueError, match=r"^eliminator=Shaken\(.* cannot be used: it is for classes; use gnvpro\.Least"):
+    with pytest.raises(
+        ValueError, match=r"^eliminator=Shaken\(.* cannot be used: it is for classes; use gnvpro\.Least"
+    ):
         run(gnvpro.GNvpro(eliminator=Shaken()), "least_squares")
 
 

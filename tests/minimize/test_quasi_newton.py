@@ -196,5 +196,3 @@ def test_a_step_is_not_many_times_as_long_as_the_one_before():
         point = function.at(point.x + step.d_x, None)
     assert max(wanted) > 100 * MAX_GROWTH
     assert all(b <= MAX_GROWTH * a * (1 + 1e-9) for a, b in itertools.pairwise(lengths))
-
-

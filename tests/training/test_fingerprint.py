@@ -338,7 +338,9 @@ def everything() -> dict[str, str]:
         "operator": scaled_identity(50.0),
         "function": operator_factory(3.0),
         "lambda": lambda x: [y for y in x if y in {"one", "two", "three"} and y not in LABELLED],
-        "method": gnvpro.GNvpro(solver=gnvpro.Dense(scaling=0.5), eliminator=gnvpro.Newton(), batches=gnvpro.Batches(7)),
+        "method": gnvpro.GNvpro(
+            solver=gnvpro.Dense(scaling=0.5), eliminator=gnvpro.Newton(), batches=gnvpro.Batches(7)
+        ),
         "penalty": gnvpro.Tikhonov(1.0, gnvpro.time_differences),
         "set": {"b", "a", "c"},
         "object": Attributes(a=torch.arange(3), b=np.float32(2.0), c=Slots([torch.tanh, np.exp, len])),

@@ -92,7 +92,9 @@ def test_resuming_gives_the_same_bits(name: str, loss: str, budget: str, tmp_pat
         assert resumed[2] is status
 
 
-def test_the_memory_of_the_first_run_decides_where_none_is_given(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_the_first_run_decides_where_none_is_given(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is free differs from hour to hour; a resumed run must not cut its passes another way."""
 
     def interrupt(record: gnvpro.Record) -> None:

@@ -13,7 +13,17 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods.protocol import Batches, Budget, Method, Running, Start, State, check_batches, first_point, point_state
+from gnvpro.methods.protocol import (
+    Batches,
+    Budget,
+    Method,
+    Running,
+    Start,
+    State,
+    check_batches,
+    first_point,
+    point_state,
+)
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem

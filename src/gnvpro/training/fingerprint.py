@@ -162,7 +162,9 @@ def _attributes(value: Any) -> dict[str, Any]:
     slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
     names = [name for slot in slots for name in ([slot] if isinstance(slot, str) else slot)]
     found = {name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)}
-    kept = (k for k in getattr(value, "__dict__", {}) if not isinstance(getattr(kind, k, None), functools.cached_property))
+    kept = (
+        k for k in getattr(value, "__dict__", {}) if not isinstance(getattr(kind, k, None), functools.cached_property)
+    )
     return {**found, **{name: value.__dict__[name] for name in kept}}
 
 
@@ -178,7 +180,7 @@ def _filled(cell: types.CellType) -> bool:
 
 
 def _code(function: types.FunctionType, seen: set[types.FunctionType] | None = None) -> str:
-    """A hash of what a function does, wherever in its file it stands, with the constants and functions of its module it uses."""
+    """A hash of what a function does, wherever in its file it stands, and of what it uses of its module."""
     seen = set() if seen is None else seen
     if function in seen or (function.__module__ or "").split(".")[0] in KNOWN_LIBRARIES:
         return ""
