@@ -107,6 +107,7 @@ def test_inputs_are_spread_by_one_constant():
 # -- a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_by_all_its_methods(name, small, tmp_path):
     results = run(Order(name, work=18, out=tmp_path))
@@ -271,6 +272,7 @@ def test_a_damaged_config_is_named(small, tmp_path):
         run(order)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_right_only_where_the_inner_problem_is_solved(small):
     experiment = EXPERIMENTS["peaks"]
     model = running.initial(experiment, 2, None, 0)

@@ -30,6 +30,7 @@ def run_blocks(text: str) -> dict[str, object]:
     return names
 
 
+@pytest.mark.slow
 def test_the_readme_trains_a_classifier_and_a_regression(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from gnvpro.sklearn.base import concatenate_runs
 QUICK = {"work": 40, "random_state": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's checks warn of much that is their own business
 @parametrize_with_checks([GNvproRegressor(work=60), GNvproClassifier(work=60)])
 def test_scikit_learns_own_checks(estimator, check) -> None:
@@ -221,6 +222,7 @@ def test_sample_weight_counts_samples() -> None:
     assert weighted.noise_std_ == pytest.approx(repeated.noise_std_, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_core_does_not_need_scikit_learn() -> None:
     script = (
         "import sys; sys.modules['sklearn'] = None\n"
@@ -269,6 +271,7 @@ def test_the_interval_covers_where_the_noise_is_known(early_stopping: bool) -> N
     assert model.noise_std_ == pytest.approx(0.1, rel=0.25)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_held_out_samples_of_cdr() -> None:
     """No noise there: what is covered is the error of the surrogate."""
     split = cdr.load()
@@ -295,6 +298,7 @@ def test_calibrated_probabilities_are_less_sure_and_name_the_same_class(iris) ->
     assert isinstance(calibrated._posterior, HeadPosterior)
 
 
+@pytest.mark.slow
 def test_cross_validation_on_diabetes_is_as_good_as_a_linear_model() -> None:
     X, y = load_diabetes(return_X_y=True)
     assert cross_val_score(GNvproRegressor(work=60, random_state=0), X, y, cv=3).mean() > 0.42

@@ -180,7 +180,7 @@ def _filled(cell: types.CellType) -> bool:
 
 
 def _code(function: types.FunctionType, seen: set[types.FunctionType] | None = None) -> str:
-    """A hash of what a function does, wherever it stands, with the constants and functions of its module that it uses."""
+    """A hash of what a function does, wherever in its file it stands, and of what it uses of its module."""
     seen = set() if seen is None else seen
     if function in seen or (function.__module__ or "").split(".")[0] in KNOWN_LIBRARIES:
         return ""
