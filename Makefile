@@ -8,6 +8,9 @@ BENCH  := $(VENV)/.bench
 # Not compiled: of what is installed, most is never imported, and compiling it takes forty seconds.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
+# Without compiled files every process that a test starts would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check lint types tests format docs bench bench-search clean
 
 demo: $(READY)

@@ -211,9 +211,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         r"^eliminator=LeastSquares\(\) cannot be used: .*Newton",
     ),
-    "listeners: a number": ({"listeners": 3}, TypeError, r"^listeners must be 'progress', functions of one record or objects"),
-    "listeners: one of several": ({"listeners": [print, "bar"]}, TypeError, r"^listeners must be .*got 'bar'"),
-    "listeners: a class": ({"listeners": gnvpro.listeners.CSVFile}, TypeError, r"^listeners must be"),
+    "listeners: a number": ({"listeners": 3}, TypeError, r"^each of listeners must be an object with the methods begin, record and end"),
+    "listeners: one of several": ({"listeners": [print, "bar"]}, TypeError, r"^each of listeners must be .*got 'bar'"),
+    "listeners: a class": ({"listeners": gnvpro.listeners.CSVFile}, TypeError, r"^each of listeners must be"),
     # model and head
     "model: a class": ({"model": lambda: nn.Linear}, TypeError, r"^model must be a torch\.nn\.Module object"),
     "model: a function": ({"model": lambda: torch.tanh}, TypeError, r"^model must be a torch\.nn\.Module object"),
