@@ -60,9 +60,24 @@ def run_experiment(
     head_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on the head.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="For tuning: for ADAM and Nesterov.")] = None,
     max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest dimension of a Krylov space.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Budget of each run of an equation, instead of its own.")
+    ] = None,
 ) -> None:
-    """Train an experiment of the paper by each of its methods, and compare with the paper's numbers."""
+    """Train an experiment of the paper, or solve an equation, by each of its methods; published numbers beside ours."""
     with one_line_errors():
+        from .experiments.equations import EQUATIONS
+
+        if name in EQUATIONS:
+            from .experiments.run_equations import METHODS, EquationOrder, run_equation
+            from .experiments.terminal import equations_table
+
+            asked = EquationOrder(
+                name, tuple(method or METHODS), tuple(seed or (0,)), seconds, out, resume=resume, overwrite=overwrite
+            )
+            equations_table(run_equation(asked, tell=typer.echo))
+            typer.echo(f"{out / name}; show it with: gnvpro report {out}")
+            return
         from .experiments.run import Order, run
         from .experiments.terminal import results_table
 

@@ -11,7 +11,7 @@ from test_readme import python_blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-RUNNABLE = ("index", "method", "choose", "extend", "faq")
+RUNNABLE = ("index", "method", "choose", "extend", "faq", "equations")
 
 
 @pytest.mark.slow
@@ -36,6 +36,7 @@ def test_every_page_is_in_the_navigation() -> None:
         ("gnvpro", "gnvpro", {"listeners", "networks"}),
         ("gnvpro.networks", "networks", set()),
         ("gnvpro.data", "data", set()),
+        ("gnvpro.pde", "pde", {"points"}),
     ],
 )
 def test_every_public_name_is_in_the_api(module: str, page: str, elsewhere: set[str]) -> None:

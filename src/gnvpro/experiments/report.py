@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
+from gnvpro.experiments.equation_report import equation_sections
 from gnvpro.experiments.figures import Captioned, figures_of
 from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
@@ -36,6 +37,9 @@ def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
             captioned.figure.savefig(out / f"{name}-{captioned.name}.pdf")
         data[name] = [curve_data(run, group) for run in standard(group)]
         sections.append(section(name, group, figures, out))
+    solved, unsolved = equation_sections(directory, out)
+    sections += solved
+    problems += unsolved
     page = out / "index.html"
     page.write_text(fill(sections, data, problems), encoding="utf-8")
     return page, problems

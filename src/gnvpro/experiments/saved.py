@@ -77,16 +77,26 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         raise FileNotFoundError(f"there is no directory {directory}; give the directory that gnvpro run had as --out")
     runs, problems = [], []
     for path in sorted(directory.rglob(CONFIG)):
+        if is_equation(path):
+            continue
         try:
             runs.append(read(path.parent))
         except (ValueError, OSError) as error:
             problems.append(f"{path.parent.relative_to(directory)}: {error}")
-    if not runs:
+    if not runs and not (not problems and any(is_equation(path) for path in directory.rglob(CONFIG))):
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
     names = list(EXPERIMENTS)
     runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], ORDER.index(run.method), run.seed))
     return runs, problems
+
+
+def is_equation(path: Path) -> bool:
+    """Whether a configuration is of an equation, which `equation_report` shows."""
+    try:
+        return read_json(path).get("kind") == "equation"
+    except (ValueError, OSError):
+        return False
 
 
 def read(directory: Path) -> SavedRun:

@@ -6,7 +6,9 @@ from typing import Any
 
 from gnvpro.data.extras import need
 from gnvpro.experiments.catalogue import EXPERIMENTS
+from gnvpro.experiments.equations import EQUATIONS
 from gnvpro.experiments.numbers import reported, score, seconds, title
+from gnvpro.experiments.run_equations import METHODS
 
 
 def catalogue_table() -> None:
@@ -15,6 +17,27 @@ def catalogue_table() -> None:
     for name, experiment in EXPERIMENTS.items():
         methods = ", ".join(f"{m} {t.work:g}" for m, t in experiment.recommended.methods.items())
         table.add_row(name, experiment.summary, methods)
+    for name, problem in EQUATIONS.items():
+        table.add_row(name, f"{problem.title}: {problem.summary}", f"{', '.join(METHODS)} ({problem.seconds:g} s each)")
+    _show(table)
+
+
+def equations_table(results: list[dict[str, Any]]) -> None:
+    """The equations just solved, with the published error beside each."""
+    columns = ("method", "seed", "best error", "at s", "last error", "s", "published")
+    table = _table(results[0]["experiment"] if results else "", *columns)
+    for row in results:
+        table.add_row(
+            title(row["method"]),
+            str(row["seed"]),
+            f"{row['best_error']:.1e}",
+            seconds(row["best_seconds"]),
+            f"{row['error']:.1e}",
+            seconds(row["seconds"]),
+            row["published"] if row["method"] == "gnvpro" else "",
+        )
+        for name, constant in row["constants"].items():
+            table.add_row(f"  {name}", "", f"{constant['found']:.6f}", "", f"{constant['true']:.6f} (true)", "", "")
     _show(table)
 
 

@@ -1,0 +1,144 @@
+"""Derivatives of expressions: pde.d, pde.gradient, pde.laplacian, pde.divergence, pde.directional; integrals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gnvpro.pde.expressions import Algebra, Atom, Expression, Integral, Known, Operand, Product, add, as_expression
+from gnvpro.pde.jets import Laplacian
+
+
+class Vector(Sequence[Expression]):
+    """Expressions, one for each axis.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> len(pde.gradient(u)), pde.gradient(u).dot([1.0, 0.0]).degree
+    (2, 1)
+    """
+
+    def __init__(self, parts: Sequence[Expression]) -> None:
+        self.parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, axis: Any) -> Any:
+        return self.parts[axis]
+
+    def __iter__(self) -> Iterator[Expression]:
+        return iter(self.parts)
+
+    def dot(self, other: Any) -> Expression:
+        """The sum of products with another vector: expressions, numbers, a tensor (points, axes), a function of x."""
+        return add([Product((a, b)) for a, b in zip(self.parts, _components(other, len(self)), strict=True)])
+
+    def __mul__(self, factor: Operand) -> Vector:
+        return Vector([part * factor for part in self.parts])
+
+    def __rmul__(self, factor: Operand) -> Vector:
+        return Vector([factor * part for part in self.parts])
+
+    def __neg__(self) -> Vector:
+        return Vector([-part for part in self.parts])
+
+    def __add__(self, other: Sequence[Expression]) -> Vector:
+        return Vector([a + b for a, b in zip(self.parts, other, strict=True)])
+
+    def __sub__(self, other: Sequence[Expression]) -> Vector:
+        return Vector([a - b for a, b in zip(self.parts, other, strict=True)])
+
+
+def d(u: Operand, *axes: int) -> Expression:
+    """The derivative along axes: `d(u, 0)` is du/dx0, `d(u, 0, 1)` is d2u/dx0dx1.
+
+    Raises:
+        ValueError: no axis is given, or the field's points do not have it.
+    """
+    expression = as_expression(u)
+    if not axes:
+        raise ValueError("pde.d needs an axis, as in pde.d(u, 0)")
+    _check_axes(expression, axes)
+    for axis in axes:
+        expression = expression.diff(axis)
+    return expression
+
+
+def gradient(u: Algebra, axes: Sequence[int] | None = None) -> Vector:
+    """The first derivatives along all axes, or some."""
+    return Vector([d(u, axis) for axis in _axes(u, axes)])
+
+
+def laplacian(u: Algebra, axes: Sequence[int] | None = None) -> Expression:
+    """The sum of the second derivatives along all axes, or some: `laplacian(u, axes=[1])` where axis 0 is time."""
+    chosen, expression = _axes(u, axes), as_expression(u)
+    _check_axes(expression, chosen)
+    if isinstance(expression, Atom) and expression.channel == ():
+        return Atom(expression.field, expression.output, Laplacian(chosen))
+    return add([d(expression, axis, axis) for axis in chosen])
+
+
+def divergence(vector: Sequence[Expression]) -> Expression:
+    """The sum of the derivatives of each component along its axis."""
+    return add([d(part, axis) for axis, part in enumerate(vector)])
+
+
+def dot(a: Sequence[Expression], b: Any) -> Expression:
+    """The scalar product of two vectors."""
+    return Vector(a).dot(b)
+
+
+def directional(u: Algebra, direction: Any, axes: Sequence[int] | None = None) -> Expression:
+    """The derivative along a direction: numbers, one vector for each point (n, dimension), or a function of x.
+
+    With outward normals for directions this is the normal derivative of a Neumann condition.
+    """
+    return gradient(u, axes).dot(direction)
+
+
+def integral(u: Operand, points: Any, weights: Any) -> Expression:
+    """Weighted sums over points of their own: one for points (q, dimension), m of them for points (m, q, dimension).
+
+    An equation of integrals alone has no points: `Equation(integral(u, nodes, weights), None, 1.0)`.
+    """
+    return Integral(as_expression(u), points, weights)
+
+
+def _components(vector: Any, size: int) -> list[Expression]:
+    if isinstance(vector, Tensor) and vector.dim() == 2:
+        if vector.shape[1] != size:
+            raise ValueError(f"a direction needs {size} components, got a tensor of shape {tuple(vector.shape)}")
+        return [Known(vector[:, i]) for i in range(size)]
+    if callable(vector) and not isinstance(vector, Tensor | Algebra):
+        return [Known(_component(vector, i)) for i in range(size)]
+    if len(vector) != size:
+        raise ValueError(f"a direction needs {size} components, got {len(vector)}")
+    return [as_expression(part) for part in vector]
+
+
+def _component(function: Callable[[Tensor], Tensor], i: int) -> Callable[[Tensor], Tensor]:
+    return lambda points: function(points)[:, i]
+
+
+def _dimension(expression: Expression) -> int:
+    for node in expression.walk():
+        if isinstance(node, Atom):
+            return node.field.n_inputs
+    raise ValueError("there is no field in this expression to take derivatives of")
+
+
+def _axes(u: Algebra, axes: Sequence[int] | None) -> tuple[int, ...]:
+    chosen = range(_dimension(as_expression(u))) if axes is None else axes
+    return tuple(sorted(chosen))
+
+
+def _check_axes(expression: Expression, axes: Sequence[int]) -> None:
+    for node in expression.walk():
+        if isinstance(node, Atom):
+            for axis in axes:
+                if not 0 <= axis < node.field.n_inputs:
+                    raise ValueError(f"points have {node.field.n_inputs} coordinates, so there is no axis {axis}")

@@ -1,0 +1,88 @@
+"""Everything that solving equations takes from the rest of the library, in one place.
+
+The loop (`TrustRegion`) and the rule for its damping are those of training; so are records, listeners and checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.methods.protocol import detached_copy
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
+from gnvpro.minimize.trust_region import StepReport, TrustRegion
+from gnvpro.pde.model import RowModel
+from gnvpro.training.checkpoint import Checkpoint, check_same_run, load, save
+from gnvpro.training.fingerprint import describe, digest, model_parts
+from gnvpro.training.history import History, Record
+from gnvpro.training.listeners import Listener, as_listener
+
+__all__ = [
+    "Checkpoint",
+    "DampedRows",
+    "Damping",
+    "History",
+    "LinearOperator",
+    "Listener",
+    "NielsenRule",
+    "Record",
+    "Status",
+    "StepReport",
+    "TrustRegion",
+    "as_listener",
+    "check_same_run",
+    "detached_copy",
+    "fingerprint",
+    "load",
+    "save",
+    "symmetric",
+]
+
+
+def fingerprint(model: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, str]:
+    """What makes a run this run."""
+    return {
+        **model_parts(model),
+        **{name: digest([tensor]) for name, tensor in tensors.items()},
+        **{name: describe(name, value) for name, value in settings.items()},
+    }
+
+
+class DampedRows:
+    """A `RowModel` as the loop wants its local models."""
+
+    def __init__(self, rows: RowModel) -> None:
+        self.rows = rows
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient at the point."""
+        return self.rows.gradient
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space its steps come from."""
+        return self.rows.rank
+
+    @property
+    def scale(self) -> float:
+        """The largest entry on the diagonal of J'J, in the units of the metric."""
+        return self.rows.scale
+
+    @property
+    def first_radius(self) -> float:
+        """The length of a safely damped step."""
+        return self.solve_damped(1e-3 * self.scale).norm
+
+    def solve_within(self, radius: float) -> Step:
+        """Not a rule of this model: its steps are damped."""
+        raise TypeError("steps from rows are bounded by a damping, not by a radius")
+
+    def solve_damped(self, damping: float) -> Step:
+        """The step for this damping."""
+        d_x, norm, promised, used = self.rows.solve_damped(damping)
+        return Step(d_x.detach(), norm, promised, used)

@@ -1,0 +1,86 @@
+"""Damped Gauss-Newton steps from the rows of the Jacobian, without the matrix J'J.
+
+    s = argmin |J s + r|^2 + damping |s|_D^2,          |s|_D^2 = s'D s,      D_k = (|J_k|^2 / max |J_k|^2)^(1/2)
+
+With y = D^(1/2) s and K = J D^(-1/2):
+
+    more rows than variables    K = Q R,  then for each damping   [R; sqrt(damping) I] = Q' R',   y = -R'^-1 Q' [Q'r; 0]
+    more variables than rows    y = -K' (K K' + damping I)^-1 r                                  a matrix of rows x rows
+
+A Gram matrix of the first would lose what lies below 1e-8 of the largest singular value: the step would be wrong long before
+the residuals are exact, and a run stops there ("no step reduces the objective") at a hundred times the error.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.pde.eliminate import solve_triangular
+
+LEAST_SHARE = 1e-8  # of the largest column: a variable that moves nothing here must not be free to move anywhere
+ROUNDING = 1e-15  # damping below this share of the largest squared singular value is none, with a Gram matrix
+
+
+class RowModel:
+    """|J s + r|^2 / 2 around a point."""
+
+    def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5) -> None:
+        squares = J.square().sum(0)
+        largest = float(squares.max()) if squares.numel() else 0.0
+        self.metric = (
+            (squares / largest).clamp(min=LEAST_SHARE) ** scaling
+            if 0 < largest < math.inf
+            else torch.ones_like(squares)
+        )
+        self.root = self.metric.sqrt()
+        self.J, self.residual = J, residual
+        self.gradient = J.T @ residual
+        self.scale = float((squares / self.metric).max()) if squares.numel() else 0.0
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the space of its steps."""
+        return self.J.shape[1]
+
+    @cached_property
+    def _scaled(self) -> Tensor:
+        return self.J / self.root
+
+    @cached_property
+    def _triangle(self) -> tuple[Tensor, Tensor]:
+        """R and Q'r of the scaled Jacobian: the residual as one more column, so that Q is never made."""
+        width = self.rank
+        R = torch.linalg.qr(torch.cat([self._scaled, self.residual[:, None]], 1), mode="r").R
+        return R[:width, :width], R[:width, width]
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self._scaled @ self._scaled.T
+
+    def solve_damped(self, damping: float) -> tuple[Tensor, float, float, float]:
+        """The step, its length, the reduction promised and the damping in use."""
+        rows, width = self.J.shape
+        if rows >= width:
+            R, along = self._triangle
+            stacked = torch.zeros(2 * width, width + 1, dtype=R.dtype)
+            stacked[:width, :width], stacked[:width, width] = R, along
+            stacked[width:, :width].diagonal().fill_(math.sqrt(damping))
+            inner = torch.linalg.qr(stacked, mode="r").R
+            y = -solve_triangular(inner[:width, :width], inner[:width, width])
+            moved = R @ y
+            promised = -float(along @ moved + 0.5 * moved @ moved)
+        else:
+            damping = max(damping, ROUNDING * float(self._gram.diagonal().max()))
+            while True:
+                factor, info = torch.linalg.cholesky_ex(self._gram + damping * torch.eye(rows, dtype=self.J.dtype))
+                if not info.item() or not math.isfinite(damping):
+                    break
+                damping *= 10
+            y = -(self._scaled.T @ torch.cholesky_solve(self.residual[:, None], factor)[:, 0])
+            moved = self._scaled @ y
+            promised = -float(self.residual @ moved + 0.5 * moved @ moved)
+        return y / self.root, float(torch.linalg.vector_norm(y)), promised, damping

@@ -1,0 +1,217 @@
+"""Where equations hold: points of boxes and balls, of their boundaries, and given clouds.
+
+A `PointSet` holds points and knows how to draw others from the same place. So `pde.solve` can check the residuals on fresh
+points, and use more points where the check fails. Draws are scrambled Sobol sequences (scipy.stats.qmc), one for each face of
+a boundary: the points of one sequence that lie on one face would not be spread evenly over it.
+
+    square = pde.points.Box([0, 0], [1, 1])
+    square.inside(900)           square.boundary(120)          square.face(0, "low", 50)         square.grid(30)
+    pde.points.Ball([0, 0], 1.0).boundary(100)                 pde.points.Cloud(tensor)
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from scipy.stats import norm, qmc
+from torch import Tensor
+
+MOST_TRIED = 1024  # points of a box for each of the domain in it
+
+Draw = Callable[[int, int], Tensor]  # (how many, seed) -> points
+
+
+@dataclass(frozen=True)
+class PointSet:
+    """Points (n, dimension), and how to draw others from where they come from."""
+
+    points: Tensor
+    draw: Draw | None = None
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
+
+    def fresh(self, count: int, seed: int) -> Tensor:
+        """Other points from the same place."""
+        if self.draw is None:
+            raise ValueError("these points were given, not drawn: there are no fresh ones")
+        return self.draw(count, seed)
+
+    def grown(self, count: int) -> PointSet:
+        """More points from the same place: the same sequence, longer."""
+        if self.draw is None:
+            raise ValueError("these points were given, not drawn: there are no others")
+        return replace(self, points=self.draw(count, self.seed))
+
+
+def drawn(draw: Draw, count: int, seed: int) -> PointSet:
+    """A set from a function of (count, seed)."""
+    if count < 1:
+        raise ValueError(f"at least one point is needed, got {count}")
+    return PointSet(draw(count, seed), draw, seed)
+
+
+def unit(count: int, dimension: int, seed: int, how: str = "sobol") -> Tensor:
+    """Points of the unit cube."""
+    if how == "uniform":
+        return torch.rand(count, dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    if how != "sobol":
+        raise ValueError(f'points are drawn by how="sobol" or "uniform", got {how!r}')
+    with warnings.catch_warnings():  # any number of points will do
+        warnings.filterwarnings("ignore", message="The balance properties")
+        return torch.from_numpy(qmc.Sobol(dimension, rng=seed).random(count))
+
+
+class Box:
+    """low <= x <= high, coordinate by coordinate.
+
+    >>> len(Box([0, 0], [1, 2]).boundary(30))
+    30
+    """
+
+    def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
+        self.low, self.high = (torch.as_tensor(side, dtype=torch.float64) for side in (low, high))
+        if self.low.dim() != 1 or self.low.shape != self.high.shape or not bool((self.low < self.high).all()):
+            raise ValueError(f"a box needs low < high in every coordinate, got {low} and {high}")
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a point."""
+        return self.low.numel()
+
+    def _scaled(self, cube: Tensor) -> Tensor:
+        return self.low + (self.high - self.low) * cube
+
+    def inside(self, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
+        """Points inside."""
+        return drawn(lambda n, s: self._scaled(unit(n, self.dimension, s, how)), count, seed)
+
+    def grid(self, count: int | Sequence[int]) -> PointSet:
+        """A regular grid with so many points along each axis, the boundary included; fresh points are drawn inside."""
+        counts = [count] * self.dimension if isinstance(count, int) else list(count)
+        axes = [
+            torch.linspace(float(a), float(b), n, dtype=torch.float64)
+            for a, b, n in zip(self.low, self.high, counts, strict=True)
+        ]
+        points = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, self.dimension)
+        return PointSet(points, lambda n, s: self._scaled(unit(n, self.dimension, s)))
+
+    def face(self, axis: int, side: str, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
+        """Points of one face: side "low" or "high" of an axis."""
+        if not 0 <= axis < self.dimension or side not in ("low", "high"):
+            raise ValueError(
+                f'a face is an axis below {self.dimension} and a side "low" or "high", got {axis}, {side!r}'
+            )
+        return drawn(lambda n, s: self._face(axis, side == "high", n, s, how), count, seed)
+
+    def boundary(
+        self, count: int, seed: int = 0, faces: Sequence[tuple[int, str]] | None = None, how: str = "sobol"
+    ) -> PointSet:
+        """Points of all faces, or of some, as (axis, side); the same share for each."""
+        chosen = [(a, s) for a in range(self.dimension) for s in ("low", "high")] if faces is None else list(faces)
+
+        def draw(n: int, seed: int) -> Tensor:
+            shares = [(n + k) // len(chosen) for k in reversed(range(len(chosen)))]
+            parts = [
+                self._face(axis, side == "high", share, seed * 101 + i, how)
+                for i, ((axis, side), share) in enumerate(zip(chosen, shares, strict=True))
+                if share
+            ]
+            return torch.cat(parts)
+
+        return drawn(draw, count, seed)
+
+    def _face(self, axis: int, high: bool, count: int, seed: int, how: str) -> Tensor:
+        points = self._scaled(unit(count, self.dimension, seed, how))
+        points[:, axis] = (self.high if high else self.low)[axis]
+        return points
+
+    def normal(self, points: Tensor) -> Tensor:
+        """The outward normal at points of the boundary, that of the nearest face."""
+        distances = torch.stack([points - self.low, self.high - points], -1) / (self.high - self.low)[:, None]
+        nearest = distances.flatten(1).argmin(1)
+        normals = torch.zeros_like(points)
+        normals[torch.arange(len(points)), nearest // 2] = (2.0 * (nearest % 2) - 1.0).to(points)
+        return normals
+
+
+class Ball:
+    """|x - centre| <= radius: a disc, a ball, in any dimension.
+
+    >>> float((Ball([1.0, 0.0], 2.0).boundary(4).points - torch.tensor([1.0, 0.0])).norm(dim=1).max())
+    2.0
+    """
+
+    def __init__(self, centre: Sequence[float], radius: float) -> None:
+        self.centre, self.radius = torch.as_tensor(centre, dtype=torch.float64), float(radius)
+        if self.centre.dim() != 1 or not 0 < self.radius < math.inf:
+            raise ValueError(f"a ball needs a centre and a positive radius, got {centre} and {radius}")
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a point."""
+        return self.centre.numel()
+
+    def inside(self, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
+        """Points inside, evenly by volume."""
+        return drawn(lambda n, s: self._drawn(n, s, how, inside=True), count, seed)
+
+    def boundary(self, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
+        """Points of the sphere."""
+        return drawn(lambda n, s: self._drawn(n, s, how, inside=False), count, seed)
+
+    def _drawn(self, count: int, seed: int, how: str, inside: bool) -> Tensor:
+        """Directions from normal quantiles (in the plane from the angle), radii from the share of the volume."""
+        cube = unit(count, self.dimension + 1 if self.dimension != 2 else 2, seed, how)
+        if self.dimension == 2:
+            angle = 2 * math.pi * cube[:, 1]
+            directions = torch.stack([angle.cos(), angle.sin()], 1)
+        else:
+            directions = torch.from_numpy(norm.ppf(cube[:, 1:].clamp(1e-12, 1 - 1e-12).numpy()))
+            directions = directions / directions.norm(dim=1, keepdim=True)
+        radii = cube[:, :1] ** (1 / self.dimension) if inside else 1.0
+        return self.centre + self.radius * radii * directions
+
+    def normal(self, points: Tensor) -> Tensor:
+        """The outward normal at points of the sphere."""
+        away = points - self.centre
+        return away / away.norm(dim=1, keepdim=True)
+
+
+def Cloud(points: Any) -> PointSet:
+    """Given points: the residuals are checked by leaving each of them out."""
+    return PointSet(as_points(points, "a cloud"))
+
+
+def within(box: Box, belongs: Callable[[Tensor], Tensor], count: int, seed: int = 0) -> PointSet:
+    """Points of a box for which a function is true: any domain that can be told from its outside."""
+
+    def draw(n: int, seed: int) -> Tensor:
+        size = n
+        while size <= MOST_TRIED * n:
+            points = box._scaled(unit(size, box.dimension, seed))
+            kept = points[belongs(points)]
+            if len(kept) >= n:
+                return kept[:n]
+            size *= 2
+        raise ValueError(f"fewer than one in {MOST_TRIED} points of the box belong to the domain; give a smaller box")
+
+    return drawn(draw, count, seed)
+
+
+def as_points(value: Any, what: str) -> Tensor:
+    """Points as a tensor (n, dimension) of float64; a set gives up its points."""
+    if isinstance(value, PointSet):
+        value = value.points
+    points = torch.as_tensor(value, dtype=torch.float64)
+    if points.dim() != 2 or 0 in points.shape:
+        raise ValueError(f"{what}: points are rows of coordinates, (n, dimension), got shape {tuple(points.shape)}")
+    if not bool(torch.isfinite(points).all()):
+        raise ValueError(f"{what}: some coordinates of the points are not finite")
+    return points

@@ -1,0 +1,95 @@
+"""How well the equations hold where they were not asked to: the check that every result reports.
+
+Where an equation's points were drawn (`pde.points`) and its values are known everywhere, the residual is measured on fresh
+points. Where the points were given, each is left out in turn: with Q from the elimination of the head and h_i = |Q_i|^2,
+
+    residual at point i of the head found without it  =  rho_i / (1 - h_i)
+
+with theta held, exactly for linear equations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gnvpro.pde.eliminate import Fit
+from gnvpro.pde.equation import Equation
+from gnvpro.pde.points import PointSet
+from gnvpro.pde.system import System
+
+MOST_FRESH = 4000
+FEWEST_FRESH = 200
+
+
+class Residual(float):
+    """The root mean square of one equation's residual where it was not asked to hold; a float.
+
+    `on_points` is the same on the points of the equation, `how` says what was done for the check.
+    """
+
+    name: str
+    on_points: float
+    how: str
+    rows: int
+
+    def __new__(cls, checked: float, on_points: float, name: str, how: str, rows: int) -> Residual:
+        """A float with what belongs to it."""
+        made = super().__new__(cls, checked)
+        made.name, made.on_points, made.how, made.rows = name, on_points, how, rows
+        return made
+
+    def __repr__(self) -> str:
+        return f"Residual({self.name}: {float(self):.3g} {self.how}, {self.on_points:.3g} on its {self.rows} points)"
+
+
+class Check:
+    """The equations of a system at fresh points, as far as they can be had."""
+
+    def __init__(self, system: System, seed: int) -> None:
+        self.system = system
+        self.fresh: list[Equation | None] = []
+        for i, equation in enumerate(system.equations):
+            fresh = None
+            if equation.can_be_redrawn and equation.set is not None:
+                count = min(max(equation.rows, FEWEST_FRESH), MOST_FRESH)
+                fresh = equation.at(PointSet(equation.set.fresh(count, 7919 * (seed + 1) + i)))
+            self.fresh.append(fresh)
+        drawn = [e for e in self.fresh if e is not None]
+        self._fresh_system = System(system.field, drawn, [1.0] * len(drawn), system.constants) if drawn else None
+
+    @torch.no_grad()
+    def mean_squares(self, x: Tensor, fit: Fit) -> list[float]:
+        """Of the residual of each equation."""
+        system = self.system
+        fresh: list[Tensor] = []
+        if self._fresh_system is not None:
+            rows = self._fresh_system.residual(self._fresh_system.carry(x), x, fit.W)
+            fresh = self._fresh_system.by_equation(rows)
+        leverage = fit.Q[: system.rows].square().sum(1)
+        left_out = system.by_equation(fit.assembled.residual / (1.0 - leverage).clamp(min=1e-6))
+        made, drawn = [], iter(fresh)
+        for equation, root, rows in zip(self.fresh, system.roots, left_out, strict=True):
+            made.append(
+                float(rows.square().mean()) / root**2 if equation is None else float(next(drawn).square().sum())
+            )
+        return made
+
+    def misfit(self, squares: Sequence[float]) -> float:
+        """What the misfit would be with these residuals."""
+        return 0.5 * sum(w * s for w, s in zip(self.system.weights, squares, strict=True))
+
+    def report(self, x: Tensor, fit: Fit) -> list[Residual]:
+        """One entry for each equation."""
+        system = self.system
+        own = system.by_equation(fit.assembled.residual)
+        made = []
+        for i, square in enumerate(self.mean_squares(x, fit)):
+            equation = system.equations[i]
+            on_points = math.sqrt(float(own[i].square().mean())) / system.roots[i]
+            how = "left out" if self.fresh[i] is None else "on fresh points"
+            made.append(Residual(math.sqrt(square), on_points, equation.name or f"equation {i}", how, equation.rows))
+        return made
