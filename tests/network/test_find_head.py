@@ -166,7 +166,7 @@ REFUSED = {
         r"does more than multiply",
     ),
     "head called by keyword": (Keyword, None, r"head 'fc'.*positional"),
-    "samples merged": (Merging, None, r"one output a sample.*\(6, 2\)"),
+    "samples merged": (Merging, None, r"one output per sample.*\(6, 2\)"),
     "missing name": (HeadFirst, "clasifier", r"head='clasifier'.*did you mean 'classifier'"),
     "name of something else": (lambda: mlp(3), "1", r"head='1' is nn\.Tanh"),
     "name of another linear layer": (lambda: mlp(3), "0", r"head='0' does not compute the model's output.*'4'"),
