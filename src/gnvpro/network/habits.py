@@ -144,7 +144,10 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Ten
         second, _ = features(few)
         drawn = any(not torch.equal(a, b) for a, b in zip(states, _random_states(inputs), strict=True))
         writes_inputs = given._version > 0 or not _equal(given, few)
-        alone, _ = features(few[:1])
+        try:
+            alone, _ = features(few[:1])
+        except Exception:  # such as that of BatchNorm, which has no variance of one sample
+            alone = second[:0]
         buffers, attributes = before.changed_buffers(), before.changed_attributes()
     if drawn or not _close(first, second):
         how = "draws random numbers" if drawn else "has state: run twice on the same inputs, its features differ"

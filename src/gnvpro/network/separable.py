@@ -138,6 +138,8 @@ class SeparableNetwork:
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """The reverse of `split`; parameters that are missing count as zero."""
+        if not self.names:
+            return self.theta()
         return torch.cat(
             [
                 tensors[name].reshape(-1).to(torch.float64)

@@ -18,6 +18,8 @@ from gnvpro.problem.losses import Loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 
+MAX_TARGET = 1e50  # whose sixth power, as in g' H g of least squares, is finite
+
 
 def check_penalty(value: float | Tikhonov) -> Tikhonov:
     """The penalty on theta, given as a number or with an operator."""
@@ -122,6 +124,10 @@ def check_targets(
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
     except ValueError as error:
         raise ValueError(str(error).replace("targets", name, 1)) from None
+    if getattr(loss, "identity_hessian", False) and float(rows.abs().max()) > MAX_TARGET:
+        raise ValueError(
+            f"{name} reach {float(rows.abs().max()):.1e}, too large for sums of their squares; scale them to about one"
+        )
     return Misfit.mean(loss, rows, sample_weight)
 
 

@@ -127,7 +127,8 @@ class Problem:
     def _choose_eliminator(self, eliminator: Eliminator | None) -> Eliminator:
         check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
         if eliminator is None:
-            return default_eliminator(self.loss, self.network.n_targets * (self.network.n_features + self.network.bias))
+            entries = self.network.n_targets * (self.network.n_features + self.network.bias)
+            return default_eliminator(self.loss, entries, self.network.dtype)
         trouble = eliminator.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
