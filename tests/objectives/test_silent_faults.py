@@ -200,9 +200,7 @@ class AcrossSamples(Around):
     "build",
     [
         AcrossSamples,
-        lambda: nn.Sequential(
-            nn.Linear(4, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 2)
-        ).double(),
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 2)).double(),
     ],
 )
 def test_features_that_depend_on_other_samples_are_refused(build):
@@ -254,9 +252,7 @@ def test_the_record_is_of_the_stored_head_in_every_dtype(dtype, method):
     inputs, targets = X.to(dtype), Y.to(dtype)
     result = gnvpro.train(model, inputs, targets, loss="least_squares", work=30, method=method)
     problem = gnvpro.Problem(model, inputs, targets, loss="least_squares")
-    Z = problem.network.features(problem.theta(), inputs, problem.passes).double()
-    outputs = Z @ model[2].weight.detach().double().T + model[2].bias.detach().double()
-    stored = 0.5 * float((outputs - targets.double()).square().sum(1).mean())
+    stored = problem.full.at(problem.full.join(problem.theta(), problem.W())).misfit
     accepted = [record for record in result.history if record.accepted]
     assert accepted[-1].misfit == pytest.approx(stored, rel=1e-12)
 

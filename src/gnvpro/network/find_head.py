@@ -154,11 +154,12 @@ def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
 
 def _what_does(calls: list[_Call], output: Tensor) -> str:
     """A sentence on which module computes the model's output."""
-    makers = [call for call in calls if call.name and _same(call, output)]
+    kernel = nn.modules.conv._ConvNd
+    makers = [call for call in calls if (call.name or isinstance(call.module, kernel)) and _same(call, output)]
     if makers:
         maker = makers[0]
         text = f"it is the output of {maker.name!r}, {_short(maker.module)}"
-        if isinstance(maker.module, nn.modules.conv._ConvNd):
+        if isinstance(maker.module, kernel):
             channels = maker.module.out_channels
             text += f" that is no 1x1 convolution: append nn.Conv2d({channels}, {channels}, 1) or another head"
         return text

@@ -145,9 +145,9 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Ten
         drawn = any(not torch.equal(a, b) for a, b in zip(states, _random_states(inputs), strict=True))
         writes_inputs = given._version > 0 or not _equal(given, few)
         try:
-            alone, _ = features(few[:1])
+            alone, _ = features(few[-1:])
         except Exception:  # such as that of BatchNorm, which has no variance of one sample
-            alone = second[:0]
+            alone = second.new_zeros(0)
         buffers, attributes = before.changed_buffers(), before.changed_attributes()
     if drawn or not _close(first, second):
         how = "draws random numbers" if drawn else "has state: run twice on the same inputs, its features differ"
@@ -162,7 +162,8 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Ten
             f"the model's forward pass writes to its parameter {written[0]!r} (max_norm of an embedding, weights clipped in "
             "place?), so it is no function of its parameters; leave that out, or use torch.nn.utils.parametrize"
         )
-    if not _close(second[:1], alone):
+    # the last one: recurrent layers run over the samples leave the first as it is
+    if not _close(second[len(second) - len(second) // len(few) :], alone):
         raise ValueError(
             "the model's features of a sample depend on the other samples it is run with; samples come first, so give "
             "recurrent and attention layers batch_first=True, and let BatchNorm track its running statistics"

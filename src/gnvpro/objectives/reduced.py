@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column

@@ -182,7 +182,9 @@ class Run:
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
         elif self.cursor.sweep == self.cursor.batch == 0:
             if not math.isfinite(running.point.value):
-                raise ValueError(getattr(running.point, "trouble", "the objective is not finite at the initial parameters"))
+                raise ValueError(
+                    getattr(running.point, "trouble", "the objective is not finite at the initial parameters")
+                )
             self._store(running)
             gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None
             self._publish(self._record(problem, running.point, gradient_norm, None), running)
