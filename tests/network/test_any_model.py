@@ -290,7 +290,7 @@ def test_an_operation_without_a_second_derivative_is_refused_before_the_head_is_
     model = Net(flat(), 8, OnceOnly.apply).double()
     before = copy.deepcopy(model.state_dict())
     for way in ("auto", "krylov", "gauss-newton"):
-        with pytest.raises(ValueError, match="twice.*use method='lbfgs-vpro' or 'adam'"):
+        with pytest.raises(ValueError, match=r"twice.*use method='lbfgs-vpro' or 'adam'"):
             gnvpro.train(model, FLAT, TARGETS, loss="least_squares", **WAYS[way])
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     for way in ("lbfgs", "adam"):

@@ -204,7 +204,7 @@ class AcrossSamples(Around):
     ],
 )
 def test_features_that_depend_on_other_samples_are_refused(build):
-    with pytest.raises(ValueError, match="depend on the other samples.*batch_first=True.*BatchNorm"):
+    with pytest.raises(ValueError, match=r"depend on the other samples.*batch_first=True.*BatchNorm"):
         gnvpro.train(build(), X, Y, loss="least_squares")
 
 
@@ -282,7 +282,8 @@ def test_inputs_of_any_size_give_a_finite_model_or_a_sentence(activation, kw):
     model = nn.Sequential(nn.Linear(4, 8), activation(), nn.Linear(8, 2)).double()
     try:
         gnvpro.train(model, 1e300 * X, Y, loss="least_squares", work=40, **kw)
+        refused = ""
     except ValueError as error:
-        assert activation is nn.ReLU
-        assert "scale the inputs" in str(error)
+        refused = str(error)
+    assert ("scale the inputs" in refused) == (activation is nn.ReLU), refused
     assert all(torch.isfinite(p).all() for p in model.parameters())
