@@ -174,7 +174,7 @@ def _check_metrics(metrics: dict[str, Any], experiment: str) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300  # type: ignore[operator]  # compares False with NaN
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # NaN compares False
 
 
 def _is_shares(value: object) -> bool:
