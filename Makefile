@@ -8,18 +8,26 @@ BENCH  := $(VENV)/.bench
 # Not compiled: of what is installed, most is never imported, and compiling it takes forty seconds.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test lint types tests format docs bench bench-search clean
+# Without compiled files every process that a test starts would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test check lint types tests format docs bench bench-search clean fuzz
 
 demo: $(READY)
 	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
 	$(BIN)/gnvpro run cdr --method gnvpro --method adam --work 50 --out runs/demo --overwrite
 	$(BIN)/gnvpro report runs/demo
 
+# Everything, in under ten minutes; `check` is for between two edits, and leaves out what is marked slow.
 test: lint types tests
+
+check: lint types
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(READY)
 	$(BIN)/mypy
@@ -30,6 +38,11 @@ tests: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Random cases for so many seconds, from a seed of the clock's; every seed that fails is printed, and can be given again.
+FUZZ_SECONDS ?= 600
+fuzz: $(READY)
+	$(BIN)/python tests/project/test_fuzz.py $(FUZZ_SECONDS) $(FUZZ_SEED)
 
 # The site, in site/. A broken link or a name that does not exist fails the build.
 docs: $(DOCS)

@@ -27,6 +27,7 @@ from torch import Tensor
 import gnvpro
 from gnvpro.experiments.catalogue import EXPERIMENTS, spread
 from gnvpro.experiments.run import initial
+from gnvpro.experiments.settings import adjusted
 
 SOLVERS = ("dense", "krylov", "hybrid", "auto")
 
@@ -115,11 +116,8 @@ def trained(case: Case, train: tuple[Tensor, Tensor], solver: str, seed: int, li
             # get as many units as take them about as long.
             work=1e6 if levels == 1 else training.work * (4 if solver == "krylov" else 1),
             levels=levels,
-            solver=solver,
-            dense=gnvpro.DenseSettings(scaling=training.scaling),
-            max_rank=training.max_rank,
-            rtol=training.rtol,
-            on_iteration=keep,
+            method=adjusted(training, solver=solver).method,
+            listeners=keep,
             seed=seed,
         )
     losses, least = [], math.inf

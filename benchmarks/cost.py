@@ -30,14 +30,9 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.network.find_head import find_head
-from gnvpro.problem.losses import get_loss, prepare_targets
-from gnvpro.problem.misfit import Misfit
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
+from gnvpro.network.passes import PassPlan
 from gnvpro.networks import ConvNet, NeuralODE
-from gnvpro.objectives.reduced import Problem, ReducedObjective, ReducedPoint
-from gnvpro.problem.penalties import Tikhonov
-from gnvpro.training.train import default_eliminator
+from gnvpro.objectives.reduced import ReducedPoint
 
 F64 = torch.float64
 
@@ -55,15 +50,10 @@ class Case:
 
     def point(self) -> ReducedPoint:
         """The reduced objective at the model's own theta."""
-        samples = self.inputs.shape[0]
-        network = SeparableNetwork(
-            self.model, find_head(self.model, self.inputs[:2], None), WorkMeter(samples), self.chunk
-        )
-        loss = get_loss(self.loss)
-        misfit = Misfit.mean(loss, prepare_targets(loss, self.targets, network.n_targets))
-        penalty = Tikhonov(self.penalty).bind(self.model, network.parameters)
-        problem = Problem(network, self.inputs, misfit, penalty, self.penalty)
-        return ReducedObjective(problem, default_eliminator(misfit.loss, network)).start(network.theta(), None)
+        penalties = {"theta_penalty": self.penalty, "head_penalty": self.penalty}
+        problem = gnvpro.Problem(self.model, self.inputs, self.targets, loss=self.loss, **penalties)
+        problem = problem.with_passes(PassPlan(self.chunk or self.inputs.shape[0]))
+        return problem.reduced.at(problem.theta())
 
 
 def flow_case(samples: int, n_inputs: int, width: int, depth: int, n_targets: int, penalty: float) -> Case:
@@ -183,8 +173,7 @@ def growth(repetitions: int) -> None:
         case = indian_pines_case(samples)
         begin = time.perf_counter()
         point = case.point()
-        network = point.problem.network
-        inner = network.meter.inner_seconds
+        inner = point.problem.meter.inner_seconds
         whole = time.perf_counter() - begin
         v, product = torch.randn_like(point.x), point.curvature().mv
         s = seconds_of({"product": lambda product=product, v=v: product(v)}, repetitions)
@@ -203,7 +192,7 @@ def evaluation(repetitions: int) -> None:
     model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 20)).to(F64)
     penalty, n = 1e-10, len(inputs)
     first = Case(model, inputs, targets, "least_squares", penalty).point()
-    objective = ReducedObjective(first.problem, default_eliminator(first.problem.misfit.loss, first.problem.network))
+    objective = first.problem.reduced
     features, weights = model[:-1], list(model[:-1].parameters())
     eye = penalty * torch.eye(17, dtype=F64)
 
@@ -251,7 +240,7 @@ def peak_memory() -> float:
 def inner_share(folder: Path | None, work: float) -> None:
     inputs, labels = synthetic_spectra(2957) if folder is None else indian_pines(folder)
     model = nn.Sequential(NeuralODE(200, 32, 16), nn.Linear(32, 16)).to(F64)
-    settings = {"loss": "multinomial", "theta_penalty": 1e-3, "head_penalty": 1e-3, "solver": "krylov", "max_rank": 50}
+    settings = {"loss": "multinomial", "theta_penalty": 1e-3, "head_penalty": 1e-3, "solver": gnvpro.Krylov(50)}
     result = gnvpro.train(model, inputs, labels, work=work, **settings)
     last = result.history[-1]
     print(

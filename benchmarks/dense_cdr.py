@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.networks import NeuralODE
-from gnvpro.methods.choose_solver import DenseSettings
 
 
 def load(path: str, seed: int, scaled: bool) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -39,6 +38,8 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="with the residual's coupling")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    control = "radius" if args.radius else "damping"
+    exact = gnvpro.Dense(step_control=control, geodesic=not args.straight, residual_term=args.full)
     for seed in args.seeds:
         train, _, test = load(args.path, seed if args.split is None else args.split, not args.raw)
         torch.manual_seed(seed)
@@ -48,11 +49,10 @@ def main() -> None:
             model,
             *train,
             loss="least_squares",
-            solver=args.solver,
+            solver=exact if args.solver == "dense" else args.solver,
             work=args.work,
             theta_penalty=gnvpro.Tikhonov(1e-10, gnvpro.time_differences),
             head_penalty=1e-10,
-            dense=DenseSettings(damping=not args.radius, geodesic=not args.straight, full=args.full),
         )
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         with torch.no_grad():

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
-import gnvpro.network.separable
-import gnvpro.training.run
+from gnvpro.network.work import WorkMeter
 from gnvpro.networks import ConvNet, NeuralODE
+from gnvpro.objectives import problem as problem_module
 
 ALL = 1e15
 
@@ -119,21 +119,20 @@ def measure(problem: Problem, samples: int, budget: float, rank: int) -> dict[st
     """One iteration in this process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    meters: list[gnvpro.network.WorkMeter] = []
-    original = gnvpro.run.WorkMeter
+    meters: list[WorkMeter] = []
 
-    def noted(n: int) -> gnvpro.network.WorkMeter:
-        meters.append(original(n))
+    def noted(n: int) -> WorkMeter:
+        meters.append(WorkMeter(n))
         return meters[-1]
 
-    gnvpro.run.WorkMeter = noted  # type: ignore[assignment, misc]
-    settings = {"loss": problem.loss, "solver": "krylov", "rtol": 0.0, "work": 1e6, "iterations": 1}
+    problem_module.WorkMeter = noted  # type: ignore[assignment, misc]
+    settings = {"loss": problem.loss, "work": 1e6, "iterations": 1}
     # A first run on little data loads what torch loads at the first use: its seconds and bytes are no step's.
-    gnvpro.train(*problem.make(10), **settings, max_rank=1)  # type: ignore[arg-type]
+    gnvpro.train(*problem.make(10), **settings, solver=gnvpro.Krylov(1, rtol=0.0))  # type: ignore[arg-type]
     torch.manual_seed(0)
     data = problem.make(samples)
     before, start = peak(), time.process_time()
-    result = gnvpro.train(*data, **settings, max_rank=rank, memory=budget)  # type: ignore[arg-type]
+    result = gnvpro.train(*data, **settings, solver=gnvpro.Krylov(rank, rtol=0.0), memory=budget)  # type: ignore[arg-type]
     return {
         "before": before,
         "peak": peak(),

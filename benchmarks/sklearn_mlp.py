@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn import datasets
 from sklearn.base import is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
@@ -26,6 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import gnvpro
+from sklearn import datasets
 
 SOLVERS = ("lbfgs", "adam", "sgd")
 

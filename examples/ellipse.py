@@ -37,6 +37,7 @@ torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)  # the arrays are small: a second thread costs more than it brings
 SEEDS = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 METHODS = {"gauss-newton": "Gauss-Newton", "gnvpro": "GNvpro"}
+SOLVERS = {"gauss-newton": gnvpro.Krylov(10, rtol=1e-3), "gnvpro": gnvpro.Auto(10, rtol=1e-3)}
 
 
 # %% [markdown]
@@ -74,19 +75,19 @@ def compare(seed: int) -> tuple[tuple[Tensor, Tensor], dict[str, Run]]:
     runs = {}
     for method in METHODS:
         model = copy.deepcopy(start)
-        settings = {"loss": "logistic", "method": method, "theta_penalty": 1e-6, "head_penalty": 1e-8}
-        gnvpro.train(model, *train, **settings, work=0)  # the best line for the first features, for the first panel
-        models = [copy.deepcopy(model)]
+        models = []  # the first one has the best line for the first features
         result = gnvpro.train(
             model,
             *train,
-            **settings,
+            loss="logistic",
+            method=method,
+            solver=SOLVERS[method],
+            theta_penalty=1e-6,
+            head_penalty=1e-8,
             validation=validation,
-            max_rank=10,
-            rtol=1e-3,
             iterations=50,
             work=500,
-            on_iteration=lambda record, model=model, models=models: models.append(copy.deepcopy(model)),
+            listeners=lambda record, model=model, models=models: models.append(copy.deepcopy(model)),
         )
         inputs, labels = test
         with torch.no_grad():

@@ -38,10 +38,9 @@ def run(checkpoint: Path | None, slowly: bool = False, head_penalty: float = 1e-
         head_penalty=head_penalty,
         iterations=25,
         work=5000,
-        checkpoint=checkpoint,
-        checkpoint_every=2,
+        checkpoint=None if checkpoint is None else gnvpro.Checkpoint(checkpoint, every=2),
         resume=checkpoint is not None,
-        on_iteration=(lambda record: time.sleep(WAIT)) if slowly else None,
+        listeners=[lambda record: time.sleep(WAIT)] if slowly else [],
     )
 
 

@@ -306,6 +306,7 @@ def running(pid):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="watches processes through /proc")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
 def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_path):
@@ -332,6 +333,7 @@ def test_a_killed_run_keeps_its_samples_and_leaves_no_process_behind(end, tmp_pa
     assert np.abs(targets[some] - dcr.problem.simulate(24, inputs[some])).max() < ROUNDING
 
 
+@pytest.mark.slow
 def test_parallel_blocks_are_those_of_one_process():
     inputs = dcr.draw(4, 0)
     blocks = [np.array([0]), np.array([1, 3]), np.array([2])]

@@ -18,6 +18,7 @@ def size_of_png(path):
     return int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
 
 
+@pytest.mark.slow
 def test_cdr_writes_the_set_it_was_asked_for(tmp_path):
     out = tmp_path / "mine.npz"
     result = run("cdr", "--samples", 4, "--mesh", 21, "--workers", 1, "--data-dir", tmp_path / "cache", "--out", out)
@@ -45,6 +46,7 @@ def test_cdr_compares_the_standard_set_with_the_shipped_one(tmp_path, monkeypatc
     assert "largest difference from the shipped set: 2.0e-09" in run("cdr").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "mesh"), [("cdr", 21), ("dcr", 24)])
 def test_plot_draws_a_figure_and_makes_no_set(problem, mesh, tmp_path, monkeypatch):
     monkeypatch.setenv("GNVPRO_DATA", str(tmp_path / "cache"))
@@ -57,6 +59,7 @@ def test_plot_draws_a_figure_and_makes_no_set(problem, mesh, tmp_path, monkeypat
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_cdr_figure_shows_what_was_simulated():
     from gnvpro.data.figures import cdr_figure
 
@@ -68,6 +71,7 @@ def test_cdr_figure_shows_what_was_simulated():
     assert np.asarray(snapshot.images[0].get_array()) == pytest.approx(state[0].numpy().T)
 
 
+@pytest.mark.slow
 def test_dcr_figure_shows_what_was_simulated():
     from gnvpro.data.figures import dcr_figure
 

@@ -92,6 +92,7 @@ def test_implicit_step_is_that_of_a_two_dimensional_assembly():
     assert np.abs(got - expected).max() < 1e-11 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_each_nonlinear_step_satisfies_the_two_dimensional_equations_to_1e_10():
     other, dt = TwoDimensional(41), 0.01
     states = [torch.zeros(3, 41, 41, dtype=torch.float64), *pde.problem(41).states(INPUTS)]
@@ -180,6 +181,7 @@ def manufactured_in_time(steps):
     return np.abs(end - exact(0.05)[0].numpy()).max()
 
 
+@pytest.mark.slow
 def test_manufactured_solution_converges_with_first_order_in_time():
     errors = [manufactured_in_time(steps) for steps in (40, 80, 160)]
     orders = np.log2(np.divide(errors[:-1], errors[1:]))
@@ -220,6 +222,7 @@ def test_velocity_is_the_papers():
     assert pde.velocity2(np.array([0.0, 0.5, 1.0])) == pytest.approx([2.75, 0.0, -2.75])
 
 
+@pytest.mark.slow
 def test_observation_points_are_nodes_and_come_fastest():
     mesh = 41
     problem = pde.problem(mesh)
@@ -235,6 +238,7 @@ def test_observation_points_are_nodes_and_come_fastest():
                 assert targets[sample, 6 * time + point] == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_sample_does_not_depend_on_its_company():
     inputs = cdr.draw(6, 3)
     assert pde.simulate(21, inputs[5:]) == pytest.approx(pde.simulate(21, inputs)[5:], abs=1e-9)

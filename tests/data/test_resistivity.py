@@ -50,6 +50,7 @@ def manufactured_error(n):
     return np.abs(error - error.mean()).max()
 
 
+@pytest.mark.slow
 def test_manufactured_solution_converges_with_second_order():
     errors = [manufactured_error(n) for n in (12, 24, 48)]
     orders = np.log2(np.divide(errors[:-1], errors[1:]))
@@ -71,6 +72,7 @@ def test_uniform_ground_has_the_textbook_edge_conductance():
     assert inside == pytest.approx(np.full(24, 3.0 * h), rel=1e-14)  # m h^2 / h
 
 
+@pytest.mark.slow
 def test_solution_is_that_of_a_direct_solver_with_one_node_pinned():
     conductivity, currents = dc.conductivity(BODY, CELLS), dc.dipole(CELLS)
     matrix = dc.level(CELLS).matrix(dc.edge_conductances(conductivity))
@@ -79,6 +81,7 @@ def test_solution_is_that_of_a_direct_solver_with_one_node_pinned():
     assert np.linalg.norm(got - expected) < 1e-9 * np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", HARD, ids=str)
 def test_residual_is_below_1e_10_at_full_contrast(inputs):
     cells = dc.cells_of(48)

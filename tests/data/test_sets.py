@@ -70,6 +70,7 @@ def test_shipped_cdr_is_small():
     assert cdr.SHIPPED.stat().st_size < 1_000_000
 
 
+@pytest.mark.slow
 def test_shipped_cdr_equals_a_fresh_solution():
     inputs, targets = archive.read(cdr.SHIPPED)
     assert inputs == pytest.approx(cdr.draw(800, 0), abs=1e-15)
@@ -91,6 +92,7 @@ def test_drawn_inputs_have_the_papers_ranges_and_fewer_are_the_first_of_more():
     assert (cdr.draw(20, 3) == k[:20]).all()
 
 
+@pytest.mark.slow
 def test_dcr_removes_the_training_mean_from_all_three_sets(tmp_path):
     data = dcr.load(20, 24, data_dir=tmp_path, workers=1, progress=False)
     assert [tuple(y.shape) for y, _ in all_three(data)] == [(16, 3), (2, 3), (2, 3)]
@@ -104,6 +106,7 @@ def test_dcr_removes_the_training_mean_from_all_three_sets(tmp_path):
     assert len(rows(all_three(data))) == 20
 
 
+@pytest.mark.slow
 def test_simulated_cdr_of_another_size_is_split_in_proportion(tmp_path):
     data = cdr.load("simulated", samples=8, mesh=21, data_dir=tmp_path, workers=1, progress=False)
     assert [tuple(c.shape) for _, c in all_three(data)] == [(4, 72), (2, 72), (2, 72)]

@@ -26,6 +26,7 @@ def test_list_names_every_experiment():
     assert all(name in result.output for name in EXPERIMENTS)
 
 
+@pytest.mark.slow
 def test_run_writes_the_runs_and_shows_the_table(tmp_path):
     words = ["--method", "gnvpro", "--method", "gauss-newton", "--seed", 0, "--seed", 2, "--work", 12]
     result = gnvpro("run", "cdr", *words, "--out", tmp_path)

@@ -42,8 +42,9 @@ def test_settings_are_known_and_the_papers_solver_is_krylov(name):
     for settings in (experiment.paper, experiment.recommended):
         assert set(settings.methods) <= set(TITLES)
         for training in settings.methods.values():
-            assert training.work >= training.least_work(experiment.head, experiment.loss)
-    assert {training.solver for training in experiment.paper.methods.values()} == {"krylov"}
+            assert training.work >= experiment.least_work(training)
+    paper = running.adjusted(experiment, Order(name, paper=True))
+    assert type(paper.methods["gnvpro"].method.solver) is gnvpro.Krylov
 
 
 @pytest.mark.parametrize(
@@ -51,9 +52,9 @@ def test_settings_are_known_and_the_papers_solver_is_krylov(name):
 )
 def test_the_least_budget_is_that_of_one_iteration(name, solver):
     experiment = EXPERIMENTS[name]
-    settings = experiment.recommended.with_solver(solver)
+    settings = experiment.recommended.adjusted(solver=solver)
     training = settings.methods["gnvpro"]
-    least = training.least_work(experiment.head, experiment.loss) / training.levels
+    least = experiment.least_work(training) / training.levels
     torch.manual_seed(0)
     n_inputs, classify = 3, experiment.loss != "least_squares"
     inputs = torch.rand(20, n_inputs, dtype=torch.float64)
@@ -106,6 +107,7 @@ def test_inputs_are_spread_by_one_constant():
 # -- a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_by_all_its_methods(name, small, tmp_path):
     results = run(Order(name, work=18, out=tmp_path))
@@ -270,6 +272,7 @@ def test_a_damaged_config_is_named(small, tmp_path):
         run(order)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_right_only_where_the_inner_problem_is_solved(small):
     experiment = EXPERIMENTS["peaks"]
     model = running.initial(experiment, 2, None, 0)

@@ -23,6 +23,9 @@ from small_experiments import make_small
 SETS = ("train", "validation", "test")
 
 
+pytestmark = pytest.mark.slow  # they share one run of every experiment
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A directory with runs of every experiment, several seeds of one, and tuned ones."""

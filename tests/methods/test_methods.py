@@ -9,17 +9,19 @@ import torch
 from torch import nn
 
 import gnvpro
-from gnvpro.head.least_squares import LeastSquares
-from gnvpro.methods.protocol import Settings, Start
-from gnvpro.methods.stochastic import shuffled
-from gnvpro.network.find_head import find_head
-from gnvpro.network.separable import SeparableNetwork, WorkMeter
-from gnvpro.objectives.arguments import check_targets
-from gnvpro.objectives.reduced import Problem, ReducedObjective
-from gnvpro.problem.losses import HalfSquaredError, Multinomial, get_loss, one_hot
-from gnvpro.training.run import METHODS as MAKERS
+from gnvpro.methods.protocol import Budget, Start
+from gnvpro.methods.stochastic import seeded_permutation
+from gnvpro.objectives.reduced import ReducedObjective
+from gnvpro.problem.losses import HalfSquaredError, Multinomial, one_hot
 
-METHODS = ["gnvpro", "gauss-newton", "lbfgs-vpro", "adam", "nesterov"]
+KRYLOV = gnvpro.Krylov(max_rank=4)
+METHODS = {
+    "gnvpro": gnvpro.GNvpro(solver=KRYLOV),
+    "gauss-newton": gnvpro.GaussNewton(solver=KRYLOV),
+    "lbfgs-vpro": gnvpro.LBFGSvpro(),
+    "adam": gnvpro.Adam(),
+    "nesterov": gnvpro.Nesterov(),
+}
 
 
 def teacher_problem(samples=40):
@@ -33,25 +35,31 @@ def teacher_problem(samples=40):
 
 
 def train(model, inputs, targets, **arguments):
-    defaults = {"loss": "least_squares", "theta_penalty": 0.0, "head_penalty": 0.0, "solver": "krylov"}
+    defaults = {
+        "loss": "least_squares",
+        "theta_penalty": 0.0,
+        "head_penalty": 0.0,
+        "method": gnvpro.GNvpro(solver="krylov"),
+    }
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
 @pytest.mark.parametrize(
-    ("method", "more", "reduction"),
+    ("method", "work", "reduction"),
     [
-        ("gnvpro", {"work": 2000}, 1e-12),
-        ("gauss-newton", {"work": 2000}, 1e-12),
-        ("lbfgs-vpro", {"work": 1000}, 1e-8),
-        ("adam", {"work": 800, "learning_rate": 0.02, "batch_size": 10}, 0.1),
-        ("nesterov", {"work": 800, "learning_rate": 0.05, "batch_size": 10}, 0.1),
+        (gnvpro.GNvpro(solver="krylov"), 2000, 1e-12),
+        (gnvpro.GaussNewton(), 2000, 1e-12),
+        (gnvpro.LBFGSvpro(), 1000, 1e-8),
+        (gnvpro.Adam(lr=0.02, batch_size=10), 800, 0.1),
+        (gnvpro.Nesterov(lr=0.05, batch_size=10), 800, 0.1),
     ],
+    ids=list(METHODS),
 )
-def test_each_method_fits_what_a_teacher_of_its_shape_made(method, more, reduction):
+def test_each_method_fits_what_a_teacher_of_its_shape_made(method, work, reduction):
     """The smallest loss is zero; what is near it depends on how fast a method converges."""
     model, inputs, targets = teacher_problem()
     start = train(model, inputs, targets, work=0).history[0].loss
-    result = train(model, inputs, targets, method=method, **more)
+    result = train(model, inputs, targets, method=method, work=work)
     assert result.history[-1].loss < reduction * start
     assert 0.5 * (model(inputs) - targets).square().sum(1).mean().item() == pytest.approx(result.history[-1].misfit)
 
@@ -77,15 +85,16 @@ def test_linear_features_need_no_step_at_all():
 @pytest.mark.parametrize("budget", [0, 1, 7, 31])
 def test_the_budget_is_kept(method, budget):
     model, inputs, targets = teacher_problem()
-    result = train(model, inputs, targets, method=method, work=budget, max_rank=4, batch_size=None)
+    result = train(model, inputs, targets, method=METHODS[method], work=budget)
     assert result.work <= max(budget, 1)
     assert result.status is gnvpro.Status.WORK_SPENT
 
 
 def test_trust_region_methods_count_two_passes_a_krylov_vector_and_one_a_trial_and_gradient():
-    for method in ("gnvpro", "gauss-newton"):
+    for kind in (gnvpro.GNvpro, gnvpro.GaussNewton):
         model, inputs, targets = teacher_problem()
-        history = train(model, inputs, targets, method=method, work=150, max_rank=3, rtol=0.0).history
+        method = kind(solver=gnvpro.Krylov(max_rank=3, rtol=0.0))
+        history = train(model, inputs, targets, method=method, work=150).history
         assert history[0].work == 2  # the forward pass of the start, and its gradient
         kept = False  # whether the next trial finds a factorisation
         for before, after in itertools.pairwise(history):
@@ -95,9 +104,9 @@ def test_trust_region_methods_count_two_passes_a_krylov_vector_and_one_a_trial_a
 
 
 def test_stochastic_methods_count_two_passes_an_epoch_and_one_for_the_first_elimination():
-    for method in ("adam", "nesterov"):
+    for kind in (gnvpro.Adam, gnvpro.Nesterov):
         model, inputs, targets = teacher_problem()
-        work = train(model, inputs, targets, method=method, work=9, batch_size=7).history.column("work")
+        work = train(model, inputs, targets, method=kind(batch_size=7), work=9).history.column("work")
         assert work == [1, 3, 5, 7, 9]
 
 
@@ -122,53 +131,44 @@ def test_a_line_search_is_cut_short_by_the_budget_and_keeps_its_best_point():
     assert result.history[-1].loss <= result.history[cut - 1].loss
 
 
-@pytest.mark.parametrize("name", ["adam", "nesterov"])
+@pytest.mark.parametrize("kind", [gnvpro.Adam, gnvpro.Nesterov])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_stochastic_methods_agree_with_a_plain_torch_loop_to_the_last_bit(name, dtype, loss):
+def test_stochastic_methods_agree_with_a_plain_torch_loop_to_the_last_bit(kind, dtype, loss):
     torch.manual_seed(0)
     inputs = torch.randn(30, 2, dtype=dtype)
     targets = torch.randn(30, 3, dtype=dtype) if loss == "least_squares" else torch.randint(0, 3, (30,))
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).to(dtype)
-    arguments = {"loss": loss, "method": name, "seed": 5, "batch_size": 8, "learning_rate": 0.01}
-    gnvpro.train(model, inputs, targets, work=0, **arguments)
+    settings = kind(batch_size=8, lr=0.01)
+    gnvpro.train(model, inputs, targets, loss=loss, method=settings, work=0)
     plain = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).to(dtype)
     plain.load_state_dict(model.state_dict())
     optimizer = (
         torch.optim.Adam(plain.parameters(), lr=0.01)
-        if name == "adam"
+        if kind is gnvpro.Adam
         else torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9, nesterov=True)
     )
-    network, problem, settings = make_problem(model, inputs, targets, loss, seed=5, batch=8, rate=0.01)
-
-    method = MAKERS[name](problem, Start(network.theta(), network.W()), settings, None)
+    problem = gnvpro.Problem(model, inputs, targets, loss=loss, theta_penalty=0.0, head_penalty=0.0)
+    method = settings.begin(problem, Start(problem.theta(), problem.W()), Budget(problem.meter, math.inf), 5, None)
     pointwise = HalfSquaredError() if loss == "least_squares" else Multinomial()
     rows = (targets if loss == "least_squares" else one_hot(targets, 3)).to(dtype)
     for epoch in range(3):
         method.iterate()
-        for batch in shuffled(30, 5, epoch).split(8):
+        for batch in seeded_permutation(30, 5, epoch).split(8):
             optimizer.zero_grad()
             values = pointwise.value(plain(inputs[batch]), rows[batch])
             weights = torch.full((len(batch),), 1 / 30, dtype=torch.float64)
             (values @ (weights / weights.sum()).to(dtype)).backward()
             optimizer.step()
-    network.store(method.point.theta, method.point.W)
+    problem.store(method.point.theta, method.point.W)
     for (key, value), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.equal(value, other), key
-
-
-def make_problem(model, inputs, targets, loss, seed, batch, rate):
-    network = SeparableNetwork(model, find_head(model, inputs[:2], None), WorkMeter(inputs.shape[0]))
-    misfit = check_targets("targets", targets, inputs, network, get_loss(loss))
-    problem = Problem(network, inputs, misfit, gnvpro.Tikhonov(0.0).bind(model, network.parameters), 0.0)
-    settings = Settings(LeastSquares(), "krylov", gnvpro.DenseSettings(), 5, 0.0, rate, batch, seed, lambda: math.inf)
-    return network, problem, settings
 
 
 def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
     """With one batch of all samples and plain gradient descent's first step, the move is the gradient of Phi."""
     model, inputs, targets = teacher_problem()
-    arguments = {"theta_penalty": 0.3, "head_penalty": 0.2, "batch_size": 40, "learning_rate": 1e-3}
+    arguments = {"theta_penalty": 0.3, "head_penalty": 0.2}
     train(model, inputs, targets, work=0, **arguments)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     reference = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
@@ -177,7 +177,7 @@ def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
     for name, parameter in reference.named_parameters():
         phi = phi + 0.5 * (0.2 if name.startswith("2.") else 0.3) * parameter.square().sum()
     phi.backward()
-    train(model, inputs, targets, method="nesterov", work=3, **arguments)
+    train(model, inputs, targets, method=gnvpro.Nesterov(lr=1e-3, batch_size=40), work=3, **arguments)
     for name, parameter in reference.named_parameters():
         moved = model.state_dict()[name] - before[name]
         # Nesterov's first step is (1 + momentum) times the gradient
@@ -186,7 +186,7 @@ def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
 
 def test_a_learning_rate_that_diverges_keeps_the_last_finite_model():
     model, inputs, targets = teacher_problem()
-    result = train(model, inputs, 1e3 * targets, method="nesterov", learning_rate=1e300, work=50)
+    result = train(model, inputs, 1e3 * targets, method=gnvpro.Nesterov(lr=1e300), work=50)
     assert result.status is gnvpro.Status.NOT_FINITE
     assert torch.isfinite(model(inputs)).all()
 

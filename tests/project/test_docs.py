@@ -14,6 +14,7 @@ DOCS = ROOT / "docs"
 RUNNABLE = ("index", "method", "choose", "extend", "faq")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_the_blocks_of_a_page_run_in_order(page: str) -> None:
     path = DOCS / f"{page}.md"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 

@@ -46,7 +46,7 @@ def drawn(seed):
     if degenerate == "constant":
         inputs[:, 0] = 1.0
     elif degenerate == "duplicated":
-        inputs[:] = inputs[0]
+        inputs[:] = inputs[0].clone()
     elif degenerate == "zero":
         inputs.zero_()
     elif degenerate == "huge":

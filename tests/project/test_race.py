@@ -146,6 +146,7 @@ def test_compiling_counts_but_does_not_use_up_the_time(monkeypatch):
     assert judge.looks[0][0] == 5.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regression", "cdr", "peaks"])
 def test_the_networks_in_jax_are_those_in_torch(name):
     pytest.importorskip("jax", reason="the race's JAX contenders need jax: pip install 'gnvpro[bench]'")
@@ -180,6 +181,7 @@ class TwentyLooks(referee.Referee):
             raise referee.TimeUp
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the peers' own
 @pytest.mark.parametrize("name", list(contenders.TITLES))
 def test_a_contender_makes_the_error_smaller(name):
@@ -199,6 +201,7 @@ def test_a_contender_makes_the_error_smaller(name):
     assert min(look[2] for look in judge.looks) < 0.8 * before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the peers' own
 def test_every_peer_has_settings_for_every_problem_it_runs():
     for name in contenders.PEERS:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -24,6 +30,7 @@ def run_blocks(text: str) -> dict[str, object]:
     return names
 
 
+@pytest.mark.slow
 def test_the_readme_trains_a_classifier_and_a_regression(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,10 +50,22 @@ def test_a_block_that_fails_fails_the_test() -> None:
         run_blocks("text\n```python\n1 / 0\n```\n")
 
 
-def test_every_file_in_the_code_map_exists() -> None:
+def code_map() -> list[str]:
+    """The packages and modules of the README's code map, from top to bottom."""
     section = README.read_text().split("## Code map")[1].split("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    tree = section.split("```text\n")[1].split("```")[0]
+    return [line.split()[0].rstrip("/") for line in tree.splitlines()]
+
+
+def test_the_code_map_names_every_package_and_nothing_else() -> None:
     package = README.parent / "src" / "gnvpro"
-    assert listed
-    assert all((package / name).exists() for name in listed)
+    here = {p.name for p in package.iterdir() if (p / "__init__.py").is_file()}
+    here |= {p.stem for p in package.glob("*.py")} - {"__init__"}
+    listed = code_map()
+    assert set(listed) == here
+    assert len(listed) == len(here)
+
+
+def test_the_code_map_is_in_the_order_of_imports() -> None:
+    settings = tomllib.loads((README.parent / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert code_map() == settings["contracts"][0]["layers"]

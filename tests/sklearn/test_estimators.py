@@ -25,11 +25,13 @@ import gnvpro
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.data import cdr
 from gnvpro.objectives.posterior import HeadPosterior, feature_dof, head_dof, head_posterior
-from gnvpro.sklearn.base import continued
+from gnvpro.problem.misfit import Misfit
+from gnvpro.sklearn.base import concatenate_runs
 
 QUICK = {"work": 40, "random_state": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # scikit-learn's checks warn of much that is their own business
 @parametrize_with_checks([GNvproRegressor(work=60), GNvproClassifier(work=60)])
 def test_scikit_learns_own_checks(estimator, check) -> None:
@@ -197,7 +199,7 @@ def test_max_iter_caps_the_iterations_of_all_rounds() -> None:
 
 def test_histories_are_continued() -> None:
     done = GNvproRegressor(work=20, theta_penalty=1e-3, head_penalty=1e-3, random_state=0).fit(*wave(50, 0)).history_
-    both = continued(done, done)
+    both = concatenate_runs(done, done)
     assert len(both) == 2 * len(done) - 1
     assert both[-1].work == 2 * done[-1].work
 
@@ -220,6 +222,7 @@ def test_sample_weight_counts_samples() -> None:
     assert weighted.noise_std_ == pytest.approx(repeated.noise_std_, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_core_does_not_need_scikit_learn() -> None:
     script = (
         "import sys; sys.modules['sklearn'] = None\n"
@@ -237,7 +240,7 @@ def test_the_core_does_not_need_scikit_learn() -> None:
 def test_the_spread_is_that_of_bayesian_linear_regression() -> None:
     torch.manual_seed(0)
     Z, targets = torch.randn(30, 4, dtype=torch.float64), torch.randn(30, 2, dtype=torch.float64)
-    misfit = gnvpro.problem.misfit.Misfit.mean(gnvpro.HalfSquaredError(), targets)
+    misfit = Misfit.mean(gnvpro.HalfSquaredError(), targets)
     posterior = head_posterior(Z, misfit, torch.zeros_like(targets), 0.1, 30.0)
     precision = Z.T @ Z + 3.0 * torch.eye(4, dtype=torch.float64)
     assert torch.allclose(posterior.spread(Z)[:, 0], (Z @ torch.linalg.inv(precision) * Z).sum(1))
@@ -249,8 +252,8 @@ def test_dof_of_the_features_is_the_trace_it_estimates() -> None:
     torch.manual_seed(0)
     X, y = wave(100, 0)
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    misfit = gnvpro.problem.misfit.Misfit.mean(gnvpro.HalfSquaredError(), torch.from_numpy(y)[:, None])
-    point = gnvpro.training.reduced_point(model, torch.from_numpy(X), misfit, 1e-3, 1e-3)
+    problem = gnvpro.Problem(model, X, y[:, None], loss="least_squares", theta_penalty=1e-3, head_penalty=1e-3)
+    point = problem.reduced.at(problem.theta())
     total = point.curvature().dense()
     exact = 12 - 1e-3 * float(torch.linalg.inv(total).trace())
     assert feature_dof(point, probes=200, rank=12) == pytest.approx(exact, rel=0.1)
@@ -268,6 +271,7 @@ def test_the_interval_covers_where_the_noise_is_known(early_stopping: bool) -> N
     assert model.noise_std_ == pytest.approx(0.1, rel=0.25)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_held_out_samples_of_cdr() -> None:
     """No noise there: what is covered is the error of the surrogate."""
     split = cdr.load()
@@ -294,6 +298,7 @@ def test_calibrated_probabilities_are_less_sure_and_name_the_same_class(iris) ->
     assert isinstance(calibrated._posterior, HeadPosterior)
 
 
+@pytest.mark.slow
 def test_cross_validation_on_diabetes_is_as_good_as_a_linear_model() -> None:
     X, y = load_diabetes(return_X_y=True)
     assert cross_val_score(GNvproRegressor(work=60, random_state=0), X, y, cv=3).mean() > 0.42

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import warnings
 from typing import Any
 
@@ -13,6 +15,8 @@ from torch import nn
 
 import gnvpro
 from cases import F64, PseudoHuber, mlp, pixel_net
+from gnvpro.methods.choose import METHODS, as_method
+from gnvpro.methods.gnvpro import SOLVERS
 
 X = torch.randn(12, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
 REAL = torch.randn(12, 3, dtype=F64, generator=torch.Generator().manual_seed(1))
@@ -169,30 +173,47 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "work: NaN": ({"work": math.nan}, ValueError, r"^work must be at least 0 and finite"),
     "iterations: negative": ({"iterations": -1}, ValueError, r"^iterations must be at least 0"),
     "iterations: a fraction": ({"iterations": 1.5}, TypeError, r"^iterations must be a whole number"),
-    "max_rank: zero": ({"max_rank": 0}, ValueError, r"^max_rank must be at least 1"),
-    "max_rank: a fraction": ({"max_rank": 2.5}, TypeError, r"^max_rank must be a whole number"),
     "memory: zero": ({"memory": 0}, ValueError, r"^memory must be above 0"),
     "memory: infinite": ({"memory": math.inf}, ValueError, r"^memory must be above 0 and finite"),
     "memory: a string": ({"memory": "4GB"}, TypeError, r"^memory must be a number, got .4GB"),
-    "rtol: negative": ({"rtol": -0.1}, ValueError, r"^rtol must be at least 0"),
     "seed: a fraction": ({"seed": 0.5}, TypeError, r"^seed must be a whole number"),
     "seed: negative": ({"seed": -1}, ValueError, r"^seed must be at least 0"),
     "method: misspelt": ({"method": "gnvrpo"}, ValueError, r"^method='gnvrpo' is not known; did you mean 'gnvpro'"),
     "method: unknown": ({"method": "zzz"}, ValueError, r"^method='zzz' is not known; known: 'gnvpro'"),
-    "method: None": ({"method": None}, ValueError, r"^method=None is not known"),
+    "method: None": ({"method": None}, TypeError, r"^method must be one of 'gnvpro', .*got None"),
+    "method: a class": ({"method": gnvpro.Adam}, TypeError, r"^method must be one of .* or an object such as gnvpro\.Adam\(lr=1e-3\)"),
     "solver: misspelt": ({"solver": "krilov"}, ValueError, r"^solver='krilov' is not known; did you mean 'krylov'"),
-    "batch_size: zero": ({"batch_size": 0}, ValueError, r"^batch_size must be at least 1"),
-    "iterations_per_batch: zero": ({"iterations_per_batch": 0}, ValueError, r"^iterations_per_batch must be at least 1"),
-    "sweeps: a fraction": ({"sweeps": 0.5}, TypeError, r"^sweeps must be a whole number"),
+    "solver: a class": ({"solver": gnvpro.Dense}, TypeError, r"^solver must be one of .* or an object such as gnvpro\.Krylov"),
+    "solver: of a method that has none": (
+        {"method": "adam", "solver": "dense"},
+        ValueError,
+        r"^solver='dense' is for method='gnvpro', got method='adam', which makes its steps itself; leave solver out",
+    ),
+    "solver: of the full objective": (
+        {"method": "gauss-newton", "solver": "dense"},
+        ValueError,
+        r"^solver='dense' is for method='gnvpro'; method='gauss-newton' takes its steps from Krylov spaces",
+    ),
+    "solver: in two places": (
+        {"method": gnvpro.GNvpro(solver="krylov"), "solver": "dense"},
+        ValueError,
+        r"^solver='dense' is given beside method=GNvpro\(.*; give it in one place",
+    ),
     "levels: without a network in time": ({"levels": 2}, ValueError, r"^levels=2 needs a model .*prolongated"),
     "levels: zero": ({"levels": 0}, ValueError, r"^levels must be at least 1"),
-    "learning_rate: zero": ({"learning_rate": 0.0}, ValueError, r"^learning_rate must be above 0"),
     "keep: misspelt": ({"keep": "bets"}, ValueError, r"^keep='bets' is not known; did you mean 'best'"),
     "keep: best of nothing": ({"keep": "best"}, ValueError, r'^keep="best" needs validation'),
     "resume: from nothing": ({"resume": True}, ValueError, r"^resume=True needs checkpoint"),
-    "eliminator: a name": ({"eliminator": "newton"}, TypeError, r"^eliminator must be"),
-    "eliminator: a class": ({"eliminator": gnvpro.Newton}, TypeError, r"^eliminator must be"),
-    "on_iteration: not callable": ({"on_iteration": 3}, TypeError, r"^on_iteration must be a function"),
+    "eliminator: a name": ({"method": gnvpro.GNvpro(eliminator="newton")}, TypeError, r"^eliminator must be"),
+    "eliminator: a class": ({"method": gnvpro.GNvpro(eliminator=gnvpro.Newton)}, TypeError, r"^eliminator must be"),
+    "eliminator: of another loss": (
+        {"method": gnvpro.GNvpro(eliminator=gnvpro.LeastSquares())},
+        ValueError,
+        r"^eliminator=LeastSquares\(\) cannot be used: .*Newton",
+    ),
+    "listeners: a number": ({"listeners": 3}, TypeError, r"^each of listeners must be an object with the methods begin, record and end"),
+    "listeners: one of several": ({"listeners": [print, "bar"]}, TypeError, r"^each of listeners must be .*got 'bar'"),
+    "listeners: a class": ({"listeners": gnvpro.listeners.CSVFile}, TypeError, r"^each of listeners must be"),
     # model and head
     "model: a class": ({"model": lambda: nn.Linear}, TypeError, r"^model must be a torch\.nn\.Module object"),
     "model: a function": ({"model": lambda: torch.tanh}, TypeError, r"^model must be a torch\.nn\.Module object"),
@@ -204,10 +225,10 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "model: features overflow": ({"model": Exploding}, ValueError, r"the model's features are not finite"),
     "model: features overflow, full objective": ({"model": Exploding, "method": "gauss-newton"}, ValueError, r"the model's features are not finite"),
     "model: on another device": ({"model": lambda: mlp(3).to(META)}, ValueError, r"^inputs is on device 'cpu' but the model is on 'meta'"),
-    "head: missing": ({"head": "7"}, ValueError, r"^head='7' is not a module of the model"),
-    "head: not a string": ({"head": -1}, TypeError, r"^head must be the name"),
-    "head: not linear": ({"head": "1"}, ValueError, r"^head='1' is nn\.Tanh"),
-    "head: not the last": ({"head": "0"}, ValueError, r"^head='0' does not compute the model's output"),
+    "head: missing": ({"method": gnvpro.GNvpro(head="7")}, ValueError, r"^head='7' is not a module of the model"),
+    "head: not a string": ({"method": gnvpro.GNvpro(head=-1)}, TypeError, r"^head must be the name"),
+    "head: not linear": ({"method": gnvpro.GNvpro(head="1")}, ValueError, r"^head='1' is nn\.Tanh"),
+    "head: not the last": ({"method": gnvpro.GNvpro(head="0")}, ValueError, r"^head='0' does not compute the model's output"),
     "head: frozen": ({"model": head_frozen}, ValueError, r"^head '4' has requires_grad=False"),
     "head: weight norm": ({"model": head_normed}, ValueError, r"^head '4' has a parametrised weight"),
     "head: shares parameters": ({"model": TiedHead}, ValueError, r"'middle\.weight' is shared between the head 'fc' and the features"),
@@ -267,11 +288,87 @@ def test_bad_input_is_refused_by_name_before_any_work_with_the_model_untouched(w
         next(model.children()).eval()  # a mode of its own, to be restored
     before = state_of(model)
     records: list[Any] = []
-    arguments.setdefault("on_iteration", records.append)
+    arguments.setdefault("listeners", records.append)
     with pytest.raises(error, match=message):
         gnvpro.train(model, arguments.pop("inputs"), arguments.pop("targets"), **arguments)
     assert records == []
     assert same(before, state_of(model))
+
+
+BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
+    "Krylov: rank zero": (lambda: gnvpro.Krylov(max_rank=0), ValueError, r"^Krylov: max_rank must be at least 1, got 0"),
+    "Krylov: a fraction": (lambda: gnvpro.Krylov(max_rank=2.5), TypeError, r"^Krylov: max_rank must be a whole number"),
+    "Krylov: negative tolerance": (lambda: gnvpro.Krylov(rtol=-0.1), ValueError, r"^Krylov: rtol must be at least 0"),
+    "Hybrid": (lambda: gnvpro.Hybrid(max_rank=0), ValueError, r"^Hybrid: max_rank must be at least 1"),
+    "Auto: rank": (lambda: gnvpro.Auto(max_rank=0), ValueError, r"^Auto: max_rank must be at least 1"),
+    "Auto: tolerance": (lambda: gnvpro.Auto(rtol=math.nan), ValueError, r"^Auto: rtol must be at least 0 and finite"),
+    "Dense: step control": (
+        lambda: gnvpro.Dense(step_control="damped"),
+        ValueError,
+        r"^Dense: step_control='damped' is not known; did you mean 'damping'",
+    ),
+    "Dense: scaling": (lambda: gnvpro.Dense(scaling=-1), ValueError, r"^Dense: scaling must be at least 0"),
+    "Adam: rate": (lambda: gnvpro.Adam(lr=-1), ValueError, r"^Adam: lr must be above 0 and finite, got -1"),
+    "Adam: no rate": (lambda: gnvpro.Adam(lr=math.nan), ValueError, r"^Adam: lr must be above 0 and finite"),
+    "Adam: batch": (lambda: gnvpro.Adam(batch_size=0), ValueError, r"^Adam: batch_size must be at least 1"),
+    "Nesterov: rate": (lambda: gnvpro.Nesterov(lr=0.0), ValueError, r"^Nesterov: lr must be above 0"),
+    "Nesterov: momentum": (lambda: gnvpro.Nesterov(momentum=-0.5), ValueError, r"^Nesterov: momentum must be"),
+    "LBFGSvpro": (lambda: gnvpro.LBFGSvpro(history_size=0), ValueError, r"^LBFGSvpro: history_size must be at least 1"),
+    "Batches: size": (lambda: gnvpro.Batches(0), ValueError, r"^Batches: size must be at least 1"),
+    "Batches: iterations": (lambda: gnvpro.Batches(8, iterations=0), ValueError, r"^Batches: iterations must be at least 1"),
+    "Batches: sweeps": (lambda: gnvpro.Batches(8, sweeps=0.5), TypeError, r"^Batches: sweeps must be a whole number"),
+    "Checkpoint": (lambda: gnvpro.Checkpoint("run", every=0), ValueError, r"^Checkpoint: every must be at least 1"),
+    "GNvpro: solver": (lambda: gnvpro.GNvpro(solver="densse"), ValueError, r"^solver='densse' is not known; did you mean 'dense'"),
+    "GNvpro: batches": (lambda: gnvpro.GNvpro(batches=64), TypeError, r"^GNvpro: batches must be .*gnvpro\.Batches.*got 64"),
+    "GaussNewton: solver": (lambda: gnvpro.GaussNewton(solver=gnvpro.Hybrid()), ValueError, r"method='gauss-newton' takes its steps from Krylov"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_SETTINGS)
+def test_a_setting_that_cannot_be_is_refused_by_its_name_where_it_is_made(what):
+    make, error, message = BAD_SETTINGS[what]
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "foreign"),
+    [
+        (gnvpro.Adam, "max_rank"),
+        (gnvpro.Adam, "solver"),
+        (gnvpro.Adam, "batches"),
+        (gnvpro.GNvpro, "lr"),
+        (gnvpro.LBFGSvpro, "solver"),
+        (gnvpro.Krylov, "scaling"),
+        (gnvpro.Dense, "max_rank"),
+    ],
+)
+def test_what_a_method_does_not_use_it_does_not_take(kind, foreign):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{foreign}'"):
+        kind(**{foreign: 3})
+
+
+def test_train_takes_at_most_twenty_arguments_and_says_what_each_is_when_left_out():
+    parameters = inspect.signature(gnvpro.train).parameters
+    assert len(parameters) <= 20
+    text = inspect.getdoc(gnvpro.train)
+    described = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w|\Z|^\w)", text, flags=re.MULTILINE | re.DOTALL))
+    for name, parameter in parameters.items():
+        assert name in described, f"{name} is not in the docstring's Args"
+        if parameter.default is not inspect.Parameter.empty and name not in ("method", "keep"):
+            assert re.search(r"[Ll]eft\s+out", described[name]), f"{name}: what happens when it is left out?"
+
+
+def test_a_name_is_short_for_the_object_with_its_defaults():
+    methods = {"gnvpro": gnvpro.GNvpro(), "lbfgs-vpro": gnvpro.LBFGSvpro(), "adam": gnvpro.Adam()}
+    methods |= {"gauss-newton": gnvpro.GaussNewton(), "nesterov": gnvpro.Nesterov()}
+    solvers = {"auto": gnvpro.Auto(), "dense": gnvpro.Dense(), "hybrid": gnvpro.Hybrid(), "krylov": gnvpro.Krylov()}
+    assert set(methods) == set(METHODS)
+    assert set(solvers) == set(SOLVERS)
+    for name, method in methods.items():
+        assert as_method(name, None) == method
+    for name, solver in solvers.items():
+        assert as_method("gnvpro", name) == gnvpro.GNvpro(solver=solver) == as_method(gnvpro.GNvpro(), solver)
 
 
 def test_numpy_arrays_and_lists_are_taken():

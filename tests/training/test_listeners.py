@@ -20,8 +20,7 @@ def train(**arguments):
     settings = {
         "loss": "multinomial",
         "work": 40,
-        "max_rank": 3,
-        "solver": "krylov",
+        "solver": gnvpro.Krylov(max_rank=3),
         "validation": (inputs[:9], targets[:9]),
     }
     return gnvpro.train(model, inputs, targets, **{**settings, **arguments})
@@ -45,10 +44,18 @@ def test_a_listener_hears_every_record_the_start_included():
     assert (heard.before, heard.budget, heard.status) == ([], 40, result.status)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_function_of_a_record_is_a_listener_alone_or_among_others(several):
+    records, heard = [], Heard()
+    result = train(listeners=[records.append, heard] if several else records.append)
+    assert records == list(result.history)
+    assert not several or heard.records == records
+
+
 def test_an_interrupted_run_ends_as_running():
     heard = Heard()
     with pytest.raises(ZeroDivisionError):
-        train(listeners=[heard], on_iteration=lambda record: 1 / 0)
+        train(listeners=[heard, lambda record: 1 / 0])
     assert heard.status is gnvpro.Status.RUNNING
 
 
@@ -61,7 +68,7 @@ def test_csv_and_json_lines_hold_the_history_also_of_a_resumed_run(tmp_path):
         return [listeners.CSVFile(tmp_path / "h.csv"), listeners.JSONLines(tmp_path / "h.jsonl")]
 
     with pytest.raises(KeyboardInterrupt):
-        train(listeners=files(), checkpoint=tmp_path / "run", on_iteration=stop)
+        train(listeners=[*files(), stop], checkpoint=tmp_path / "run")
     result = train(listeners=files(), checkpoint=tmp_path / "run", resume=True)
     lines = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
     assert lines == [record.to_dict() for record in result.history]
@@ -84,7 +91,7 @@ def test_tensorboard_writes_every_number(tmp_path):
 
 
 def test_lines_are_printed_where_there_is_no_terminal(capsys):
-    result = train(progress=True)
+    result = train(listeners="progress")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(result.history) + 1
     assert "loss" in lines[1]

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import gnvpro
+from gnvpro.methods.stochastic import seeded_permutation
+from gnvpro.minimize.step_rules import RadiusRule
 from gnvpro.networks import NeuralODE
 
 
@@ -23,37 +25,46 @@ def network(depth=2):
 
 def train(model, **arguments):
     inputs, targets = data()
-    defaults = {"loss": "least_squares", "work": 120, "max_rank": 4, "solver": "krylov"}
+    defaults = {"loss": "least_squares", "work": 120, "method": gnvpro.GNvpro(solver=gnvpro.Krylov(max_rank=4))}
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
-@pytest.mark.parametrize("method", ["gnvpro", "gauss-newton", "lbfgs-vpro"])
-def test_batches_cost_their_share_and_come_in_turn(method):
-    result = train(network(), method=method, batch_size=20, iterations_per_batch=2, sweeps=2)
+def in_batches(kind=gnvpro.GNvpro, *, size=20, **settings):
+    """A method that trains on batches."""
+    solver = {} if kind is gnvpro.LBFGSvpro else {"solver": gnvpro.Krylov(max_rank=4)}
+    return kind(batches=gnvpro.Batches(size, **settings), **solver)
+
+
+each_kind = pytest.mark.parametrize("kind", [gnvpro.GNvpro, gnvpro.GaussNewton, gnvpro.LBFGSvpro])
+
+
+@each_kind
+def test_batches_cost_their_share_and_come_in_turn(kind):
+    result = train(network(), method=in_batches(kind, iterations=2, sweeps=2))
     steps = result.history[1:-1]
     assert [(r.sweep, r.batch) for r in steps] == [(s, b) for s in (0, 1) for b in (0, 1, 2) for _ in range(2)]
     assert result.status is gnvpro.Status.SWEEPS_DONE
     assert result.history[0].work == pytest.approx(2 / 3)  # forward and backward over a third of the samples
-    if method != "lbfgs-vpro":
+    if kind is not gnvpro.LBFGSvpro:
         first = result.history[1]
         assert first.work == pytest.approx((2 + 2 * first.rank + 1 + first.accepted) / 3)
 
 
 def test_the_radius_is_carried_to_the_next_batch():
-    history = train(network(), batch_size=20, iterations_per_batch=1, sweeps=3).history
+    history = train(network(), method=in_batches(iterations=1, sweeps=3)).history
     steps = history[1:-1]
-    rule = gnvpro.minimize.step_rules.RadiusRule()
+    rule = RadiusRule()
     for before, after in itertools.pairwise(steps):
         assert after.radius / before.radius < 1 / rule.shrink + 1e-9
         assert after.radius / before.radius > rule.shrink**2
-    fresh = train(network(), batch_size=20, iterations_per_batch=1, sweeps=1, seed=1).history
+    fresh = train(network(), method=in_batches(iterations=1, sweeps=1), seed=1).history
     assert fresh[1].radius != steps[1].radius
 
 
 def test_after_the_last_batch_the_head_is_eliminated_over_all_samples():
     inputs, targets = data()
     model = network()
-    result = train(model, batch_size=20, sweeps=1, head_penalty=1e-3)
+    result = train(model, method=in_batches(sweeps=1), head_penalty=1e-3)
     last = result.history[-1]
     assert last.note == "head eliminated over the whole training set"
     assert last.work - result.history[-2].work == pytest.approx(1)
@@ -64,8 +75,19 @@ def test_after_the_last_batch_the_head_is_eliminated_over_all_samples():
     assert last.misfit == pytest.approx(0.5 * (Z @ W.T - targets).square().sum(1).mean().item(), rel=1e-8)
 
 
+@each_kind
+@pytest.mark.parametrize("work", [4, 9, 14.5, 31, 60])
+def test_batches_keep_to_the_budget_with_the_last_elimination_and_leave_little(kind, work):
+    result = train(network(), method=in_batches(kind, iterations=2), work=work)
+    assert result.status is gnvpro.Status.WORK_SPENT
+    assert result.history[-1].note == "head eliminated over the whole training set"
+    assert result.work <= work + 1e-9
+    if kind is not gnvpro.LBFGSvpro:
+        assert work - result.work < 2 * 4 / 3  # the first model and trial of a batch of a third
+
+
 def test_batches_are_reshuffled_every_sweep_and_cover_the_set():
-    run_order = [gnvpro.methods.stochastic.shuffled(60, 0, 0, sweep) for sweep in (0, 1)]
+    run_order = [seeded_permutation(60, 0, 0, sweep) for sweep in (0, 1)]
     assert not torch.equal(*run_order)
     for order in run_order:
         assert torch.equal(order.sort().values, torch.arange(60))
@@ -74,7 +96,7 @@ def test_batches_are_reshuffled_every_sweep_and_cover_the_set():
 def test_one_batch_of_everything_is_training_on_everything():
     whole, batched = network(), network()
     train(whole, iterations=3)
-    train(batched, batch_size=60, iterations_per_batch=3, sweeps=1)
+    train(batched, method=in_batches(size=60, iterations=3, sweeps=1))
     inputs, _ = data()
     assert torch.allclose(whole(inputs), batched(inputs), rtol=1e-8, atol=1e-10)
 
@@ -159,12 +181,7 @@ def test_keep_last_returns_the_last_model():
         ({"keep": "best"}, "validation"),
         ({"keep": "first"}, "keep='first'"),
         ({"work": [10, 20]}, "work"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"sweeps": 0}, "sweeps"),
-        ({"iterations_per_batch": 0}, "iterations_per_batch"),
         ({"levels": 0}, "levels"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"learning_rate": float("nan")}, "learning_rate"),
         ({"resume": True}, "checkpoint"),
         ({"method": "adams"}, "adam"),
     ],
@@ -186,11 +203,11 @@ def test_small_problems_run_on_one_thread_and_the_number_is_restored():
     torch.set_num_threads(2)
     try:
         seen = []
-        train(network(), iterations=1, on_iteration=lambda record: seen.append(torch.get_num_threads()))
-        assert seen == [1]
+        train(network(), iterations=1, listeners=lambda record: seen.append(torch.get_num_threads()))
+        assert seen == [1, 1]
         assert torch.get_num_threads() == 2
         with pytest.raises(ZeroDivisionError):
-            train(network(), iterations=1, on_iteration=lambda record: 1 / 0)
+            train(network(), iterations=1, listeners=lambda record: 1 / 0)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

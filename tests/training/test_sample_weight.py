@@ -36,7 +36,7 @@ def with_misfit(case: Made, misfit: Misfit, inputs: Tensor) -> Made:
     """The same model on other samples."""
     changed = copy.copy(case)
     changed.__dict__.pop("point", None)
-    changed.problem = replace(case.problem, inputs=inputs, misfit=misfit)
+    changed.problem = case.problem._with(inputs=inputs, misfit=misfit)
     return changed
 
 
@@ -66,14 +66,14 @@ def test_objective_gradient_and_curvature_are_those_of_repeated_samples(name: st
 
 
 def trained(
-    name: str, method: str, inputs: Tensor, targets: Tensor, weights: Tensor | None, **more: object
+    name: str, method: str | gnvpro.Method, inputs: Tensor, targets: Tensor, weights: Tensor | None
 ) -> nn.Module:
     case = CASES[name]
     torch.manual_seed(0)
     model = case.build().to(F64)
     model = gnvpro.train(
         model, inputs, targets, loss=case.loss, method=method, sample_weight=weights,
-        theta_penalty=1e-2, head_penalty=1e-2, work=100, **more,
+        theta_penalty=1e-2, head_penalty=1e-2, work=100,
     ).model  # fmt: skip
     return model.requires_grad_(False)
 
@@ -89,14 +89,17 @@ def test_the_trained_model_is_that_of_repeated_samples(name: str, method: str) -
     assert relative(one(case.inputs), other(case.inputs)) < 1e-6
 
 
-@pytest.mark.parametrize("more", [{}, {"batch_size": 6}], ids=["whole", "batches"])
-@pytest.mark.parametrize("method", ["gnvpro", "adam"])
-def test_a_sample_of_weight_zero_is_absent(method: str, more: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [gnvpro.GNvpro(), gnvpro.GNvpro(batches=gnvpro.Batches(6)), gnvpro.Adam(), gnvpro.Adam(batch_size=6)],
+    ids=["gnvpro", "gnvpro in batches", "adam", "adam in batches"],
+)
+def test_a_sample_of_weight_zero_is_absent(method: gnvpro.Method) -> None:
     case = drawn("mlp, multinomial")
     weights = torch.rand(len(COUNTS), dtype=F64) * (COUNTS > 0)
     kept = weights > 0
-    one = trained("mlp, multinomial", method, case.inputs, case.targets, weights, **more)
-    other = trained("mlp, multinomial", method, case.inputs[kept], case.targets[kept], weights[kept], **more)
+    one = trained("mlp, multinomial", method, case.inputs, case.targets, weights)
+    other = trained("mlp, multinomial", method, case.inputs[kept], case.targets[kept], weights[kept])
     assert relative(one(case.inputs), other(case.inputs)) < 1e-9
 
 
@@ -140,7 +143,7 @@ def test_validation_may_be_weighted_too() -> None:
 
 
 BAD = {
-    "too few": (torch.ones(3), ValueError, r"^sample_weight must have shape \(20,\), one a sample, got \(3,\)"),
+    "too few": (torch.ones(3), ValueError, r"^sample_weight must have shape \(20,\), one per sample, got \(3,\)"),
     "a column": (torch.ones(20, 1), ValueError, r"^sample_weight must have shape \(20,\)"),
     "negative": (1.0 - COUNTS, ValueError, r"^sample_weight must not be negative, got -2 for sample 1"),
     "all zero": (0.0 * COUNTS, ValueError, r"^sample_weight is zero for every sample"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gnvpro.arguments import check_choice
 from gnvpro.methods.auto import Auto
-from gnvpro.methods.protocol import Batches, Budget, Method, Running, Solver, Start, State
+from gnvpro.methods.protocol import Batches, Budget, Method, Running, Solver, Start, State, check_batches
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov
 from gnvpro.methods.steps import Steps
 from gnvpro.objectives.full import FullPoint
@@ -53,6 +53,7 @@ class GNvpro(Method):
     name: ClassVar[str] = "gnvpro"
 
     def __post_init__(self) -> None:
+        check_batches("GNvpro", self.batches)
         object.__setattr__(self, "solver", as_solver(self.solver))
 
     def parts(self) -> Batches | None:
@@ -93,6 +94,7 @@ class GaussNewton(Method):
     name: ClassVar[str] = "gauss-newton"
 
     def __post_init__(self) -> None:
+        check_batches("GaussNewton", self.batches)
         solver = Krylov() if self.solver == "krylov" else self.solver
         if type(solver) is not Krylov:
             raise ValueError(

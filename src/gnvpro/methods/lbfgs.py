@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods.protocol import Batches, Budget, Method, Running, Start, State, first_point, point_state
+from gnvpro.methods.protocol import (
+    Batches,
+    Budget,
+    Method,
+    Running,
+    Start,
+    State,
+    check_batches,
+    detached_copy,
+    first_point,
+    point_state,
+)
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -58,6 +69,7 @@ class LBFGSvpro(Method):
     name: ClassVar[str] = "lbfgs-vpro"
 
     def __post_init__(self) -> None:
+        check_batches("LBFGSvpro", self.batches)
         check_count("LBFGSvpro: history_size", self.history_size, 1)
 
     def parts(self) -> Batches | None:
@@ -145,7 +157,7 @@ class RunningLBFGS:
         """The point, how its head was found, and the optimiser's memory."""
         return {
             **point_state(self.point.theta, self.point.start),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": detached_copy(self._optimizer.state_dict()),
         }
 
 

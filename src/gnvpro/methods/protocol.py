@@ -118,7 +118,7 @@ class Running(Protocol):
         ...
 
     def state(self) -> State:
-        """Everything that `Method.begin` needs to go on from here."""
+        """Everything that `Method.begin` needs to go on from here; later iterations must not write into it."""
         ...
 
 
@@ -143,6 +143,12 @@ class Batches:
             check_count("Batches: sweeps", self.sweeps, 1)
 
 
+def check_batches(name: str, batches: object) -> None:
+    """None, or batches."""
+    if batches is not None and not isinstance(batches, Batches):
+        raise TypeError(f"{name}: batches must be an object such as gnvpro.Batches(10_000), got {batches!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     """A way to train; subclass it, as a frozen dataclass, for a way of your own.
@@ -158,7 +164,7 @@ class Method(ABC):
 
     @abstractmethod
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
+        """Start on a problem, or go on from a state; what it builds again for a state is not counted as work."""
 
     def parts(self) -> Batches | None:
         """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""
@@ -199,6 +205,17 @@ def first_point(problem: Problem, start: Start, state: State | None) -> ReducedP
         return problem.reduced.start(start.theta, None if start.W is None else WarmStart(start.W))
     warm = None if state["start_W"] is None else WarmStart(state["start_W"], state["start_factor"])
     return problem.reduced.start(state["x"], warm)
+
+
+def detached_copy(state: Any) -> Any:
+    """A deep copy of nested dictionaries and lists of tensors and numbers, so that later steps do not write into it."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: detached_copy(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(detached_copy(value) for value in state)
+    return state
 
 
 def point_state(x: Tensor, start: WarmStart | None) -> State:

@@ -72,9 +72,33 @@ class ModelSolver(TrustRegionSolver):
         self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None
     ) -> Steps[ReducedPoint]:
         """The loop with these models."""
-        return Steps(
-            self.name, point, point.problem.reduced, lambda p: self.model(p, budget.passes_left), budget, bound
-        )
+        return Steps(self.name, point, point.problem.reduced, ModelsWithinBudget(self, budget), budget, bound)
+
+
+@dataclass
+class ModelsWithinBudget:
+    """The models of a solver, each built with the passes that are left, and again with those that were left."""
+
+    solver: ModelSolver
+    budget: Budget
+    passes_left: float = 0.0
+
+    def __call__(self, point: ReducedPoint) -> LocalModel:
+        """The local model at a point."""
+        self.passes_left = self.budget.passes_left
+        return self.build(point)
+
+    def build(self, point: ReducedPoint) -> LocalModel:
+        """The local model with the passes as they were."""
+        return self.solver.model(point, self.passes_left)
+
+    def state(self) -> State:
+        """The passes."""
+        return {"passes_left": self.passes_left}
+
+    def resume(self, state: State) -> None:
+        """Take up the passes."""
+        self.passes_left = state["passes_left"]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
-from gnvpro.methods.protocol import Budget, Method, Running, Start, State
+from gnvpro.methods.protocol import Budget, Method, Running, Start, State, detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -73,6 +73,10 @@ class Nesterov(StochasticMethod):
 
     momentum: float = 0.9
     name: ClassVar[str] = "nesterov"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("Nesterov: momentum", self.momentum, 0.0, strict=True)  # torch has none without
 
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         """torch's SGD."""
@@ -166,7 +170,7 @@ class RunningStochastic:
             "x": self.point.theta,
             "W": self.point.W,
             "epoch": self.epoch,
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": detached_copy(self._optimizer.state_dict()),
         }
 
 

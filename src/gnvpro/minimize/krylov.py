@@ -4,7 +4,7 @@ At a point with gradient g and curvature A (symmetric, positive semi-definite), 
 
     A Q_r = Q_{r+1} H_r        Q orthonormal, H_r an (r+1) x r upper Hessenberg matrix,       beta = |g|
 
-and the step is s = Q_r z. Where the radius does not bind, z is that of GMRES without restarts (paper, sec. 2.3),
+and the step is s = Q_r z. Where the radius does not bind, z is the solution of GMRES without restarts (paper, sec. 2.3),
 
     z = argmin_z |H_r z - beta e_1|.
 

@@ -2,7 +2,7 @@
 
 Registration order says nothing about what runs last, so the model is run once on a few samples with a hook on every
 module. The head is the `nn.Linear`, or 1x1 `nn.Conv2d`, that returned the very tensor the model returned. The same run
-tells which module, if any, is the whole feature extractor: the one that took the model's input and returned the head's.
+shows which module, if any, is the whole feature extractor: the one that took the model's input and returned the head's.
 """
 
 from __future__ import annotations

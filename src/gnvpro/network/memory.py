@@ -1,8 +1,8 @@
-"""Memory: how many bytes a run may use, and how many a sample takes, measured.
+"""Memory: how many bytes a run may use, and how many each sample takes, measured.
 
-    footprint   bytes a sample, from what 2 and 4 samples leave alive at every moment of a computation
+    footprint   bytes per sample, from what 2 and 4 samples leave alive at every moment of a computation
 
-Every tensor made is noted, with a weak reference to its storage that tells when it is gone. What does not grow with the
+Every tensor made is noted, with a weak reference to its storage that shows when it is gone. What does not grow with the
 samples (copies of the parameters, mostly) cancels in the difference. Scratch space inside of torch's own kernels is not seen.
 """
 
@@ -41,7 +41,7 @@ def machine_memory() -> float:
 
 
 def free_memory() -> float:
-    """Bytes that can be had without swapping, where the system tells; else all."""
+    """Bytes that can be had without swapping, where the system says so; else all."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -60,7 +60,7 @@ def _number_in(path: str) -> float | None:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes a sample."""
+    """Bytes per sample."""
 
     held: float  # by what the computation returns
     peak: float  # at its worst moment, what it will hold included

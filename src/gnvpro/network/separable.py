@@ -2,12 +2,12 @@
 
     outputs = features(inputs, theta) W'
 
-The features are the input of the head, flattened to rows: one a sample, or one a pixel (1x1 convolution) or position
+The features are the input of the head, flattened to rows: one per sample, or one per pixel (1x1 convolution) or position
 (linear layer on sequences). theta is every trainable parameter outside of the head, in the order of
 `model.named_parameters()`, as one float64 vector; the network computes in its own dtype.
 
-Derivatives come from the layers' own formulas (`gnvpro.linearize`) where all layers have one, otherwise by automatic
-differentiation (`gnvpro.autodiff`).
+Derivatives come from the layers' own formulas (`derivatives.chain`) where all layers have one, otherwise by automatic
+differentiation (`derivatives.autodiff`).
 
 A network holds no settings of a run: how passes are chunked and where work is counted is handed to each of them.
 """

@@ -78,7 +78,7 @@ class Subspace:
         return blocks
 
     def parameter_means(self, values: Tensor) -> Tensor:
-        """Every value, one a direction, replaced by the mean over the directions of its parameter."""
+        """Every value, one per direction, replaced by the mean over the directions of its parameter."""
         means = torch.empty_like(values)
         for _, rows, _ in self._blocks:
             means[rows] = values[rows].mean()

@@ -1,6 +1,6 @@
 """The Gauss-Newton matrix of the reduced problem, complete and as a matrix, from the per-sample Jacobian of the features.
 
-With J_i = d features / d theta of row i, and H_i the Hessian of its loss in its outputs (see `reduced_jacobian`),
+With J_i = d features / d theta of row i, and H_i the Hessian of its loss in its outputs (see `gnvpro.head.sensitivity`),
 
     A = sum_i J_i' W' H_i W J_i  -  S1' inv S1  +  S2' inv S2  +  alpha B'B
     S1 = sum_i (H_i W J_i) (x) z_i,    S2 = sum_i g_i (x) J_i                            (n_targets n_features rows each)

@@ -43,7 +43,7 @@ class Loss(Protocol):
     """
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss a row."""
+        """One loss per row."""
         ...
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class HalfSquaredError:
     )
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss a row."""
+        """One loss per row."""
         return 0.5 * (outputs - targets).square().sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class HalfSquaredError:
         return lambda d_outputs: d_outputs
 
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
-        """Real targets, one column an output; a vector is taken as one column."""
+        """Real targets, one column per output; a vector is taken as one column."""
         return real_targets(targets, n_targets)
 
 
@@ -91,7 +91,7 @@ class Logistic:
     """
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss a row."""
+        """One loss per row."""
         # softplus would drop e^-x beyond x = 20, and x - c x would cancel where the class is certain
         logsigmoid = torch.nn.functional.logsigmoid
         return -(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs)).sum(1)
@@ -110,7 +110,7 @@ class Logistic:
         if n_targets != 1:
             raise ValueError(
                 f'loss="logistic" needs a head with one output, got {n_targets}; '
-                'use loss="multinomial" for a head with one output a class'
+                'use loss="multinomial" for a head with one output per class'
             )
         targets = real_targets(targets, 1)
         if targets.min() < 0 or targets.max() > 1:
@@ -133,7 +133,7 @@ class Multinomial:
     """
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss a row."""
+        """One loss per row."""
         return log_sum_exp(outputs) - (targets * outputs).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class Multinomial:
         """Integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
         if n_targets == 1:
             raise ValueError(
-                'loss="multinomial" needs a head with one output a class, got a single output; '
+                'loss="multinomial" needs a head with one output per class, got a single output; '
                 'use loss="logistic" for two classes with one output'
             )
         if targets.ndim == 1 or (targets.ndim == 2 and targets.shape[1] == 1):
@@ -238,7 +238,7 @@ def _check_shapes(loss: Loss, targets: Tensor) -> None:
 
 
 def real_targets(targets: Tensor, n_targets: int) -> Tensor:
-    """Real-valued targets, one column an output; a vector is one column."""
+    """Real-valued targets, one column per output; a vector is one column."""
     if targets.ndim == 1:
         targets = targets[:, None]
     if targets.ndim != 2 or targets.shape[1] != n_targets:
@@ -250,7 +250,7 @@ def real_targets(targets: Tensor, n_targets: int) -> Tensor:
 
 
 def n_targets_text(targets: Tensor) -> str:
-    """How the shape of wrong targets is told."""
+    """How the shape of wrong targets is shown."""
     return f"(samples, {', '.join(map(str, targets.shape[1:]))})"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gnvpro.arguments import check_count
 from gnvpro.files import regular_file, replacing
@@ -132,14 +132,3 @@ def _shown(value: Any, other: Any) -> str:
     same = next((i for i, (a, b) in enumerate(zip(text, against, strict=False)) if a != b), len(text))
     first = max(0, min(same - 60, len(text) - 110))
     return ("..." if first else "") + text[first : first + 110] + ("..." if first + 110 < len(text) else "")
-
-
-def detached_copy(state: Any) -> Any:
-    """A deep copy of nested dictionaries and lists of tensors and numbers, so that later steps do not write into it."""
-    if isinstance(state, Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        return {key: detached_copy(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(detached_copy(value) for value in state)
-    return state

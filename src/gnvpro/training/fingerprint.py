@@ -1,4 +1,4 @@
-"""What makes a run this run, told by the objects themselves: resuming another one is refused with the first thing that differs.
+"""What makes a run this run, said by its objects themselves: resuming another one is refused with the first thing that differs.
 
     numbers, strings, None           as they are
     tensors, arrays                  shape, dtype and a hash of their content
@@ -13,12 +13,12 @@ after a restart, and is refused: give it a `fingerprint()` that returns a string
 
 from __future__ import annotations
 
-import dataclasses
+import copyreg
 import enum
 import functools
 import hashlib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,21 +105,30 @@ class _Description:
         return self._object(value)
 
     def _object(self, value: Any) -> str:
+        content = _attributes(value)
         if isinstance(value, nn.Module):
-            content = {k: v for k, v in vars(value).items() if k not in MODULE_INTERNALS}
+            content = {k: v for k, v in content.items() if k not in MODULE_INTERNALS}
             content |= {k: v for k, v in value._modules.items() if v is not None}
-        elif dataclasses.is_dataclass(value):
-            content = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        elif hasattr(value, "__dict__"):
-            content = vars(value)
-        elif hasattr(type(value), "__slots__"):
-            content = {name: getattr(value, name, None) for name in type(value).__slots__}
         else:
+            content |= self._compiled(value)
+        return f"{_title(value)}({self._items(content)}; {self._code_of(type(value))})"
+
+    def _compiled(self, value: Any) -> dict[str, Any]:
+        """What an object of a compiled class holds beside its attributes: what Python would copy it from."""
+        try:
+            reducer = copyreg.dispatch_table.get(type(value))
+            reduced = reducer(value) if reducer else value.__reduce_ex__(2)
+        except Exception:
             raise TypeError(
                 f"checkpoint: {self.name} holds a {_title(value)}, which cannot say whether it is the same after a restart; "
                 "give the object that holds it a method fingerprint() that returns a string, or leave checkpoint out"
-            )
-        return f"{_title(value)}({self._items(content)}; {self._code_of(type(value))})"
+            ) from None
+        if isinstance(reduced, str):
+            return {"copied from": reduced}
+        make, arguments, *more = reduced
+        if make is getattr(copyreg, "__newobj__", None) and len(arguments) == 1:  # a plain class: attributes are all
+            return {}
+        return {"copied from": [arguments, *(list(part) if isinstance(part, Iterator) else part for part in more)]}
 
     def _items(self, mapping: Mapping[Any, Any]) -> str:
         return ", ".join(f"{key}={self.of(item)}" for key, item in mapping.items())
@@ -147,6 +156,18 @@ KNOWN_LIBRARIES = ("gnvpro", "torch", "builtins", "abc", "typing", "collections"
 MODULE_INTERNALS = frozenset(vars(nn.Module())) | {"_forward_hooks", "_is_full_backward_hook"}
 
 
+def _attributes(value: Any) -> dict[str, Any]:
+    """Slots and attributes by name, without what is computed from others and kept."""
+    kind = type(value)
+    slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = [name for slot in slots for name in ([slot] if isinstance(slot, str) else slot)]
+    found = {name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)}
+    kept = (
+        k for k in getattr(value, "__dict__", {}) if not isinstance(getattr(kind, k, None), functools.cached_property)
+    )
+    return {**found, **{name: value.__dict__[name] for name in kept}}
+
+
 def _title(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
@@ -158,17 +179,37 @@ def _filled(cell: types.CellType) -> bool:
         return False
 
 
-def _code(function: types.FunctionType) -> str:
-    """A hash of what a function does, wherever in its file it stands, and of the constants of its module that it uses."""
-    if function.__module__.split(".")[0] in KNOWN_LIBRARIES:
+def _code(function: types.FunctionType, seen: set[types.FunctionType] | None = None) -> str:
+    """A hash of what a function does, wherever in its file it stands, and of what it uses of its module."""
+    seen = set() if seen is None else seen
+    if function in seen or (function.__module__ or "").split(".")[0] in KNOWN_LIBRARIES:
         return ""
-    scope = function.__globals__
-    used = {
-        n: scope[n] for n in function.__code__.co_names if isinstance(scope.get(n), bool | int | float | str | tuple)
-    }
+    seen.add(function)
+    scope, used = function.__globals__, []
+    for name in _names(function.__code__):
+        value = scope.get(name)
+        if isinstance(value, types.FunctionType):
+            used.append(f"{name}={_code(value, seen)}")
+        elif _is_plain(value):
+            used.append(f"{name}={value!r}")
     return _hash(f"{_bytecode(function.__code__)}{used}")
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether the repr says all."""
+    return isinstance(value, bool | int | float | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+
+
+def _names(code: types.CodeType) -> list[str]:
+    inner = [name for c in code.co_consts if isinstance(c, types.CodeType) for name in _names(c)]
+    return sorted({*code.co_names, *inner})
+
+
 def _bytecode(code: types.CodeType) -> str:
-    constants = [_bytecode(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code!r}{code.co_names}{constants}"
+    return f"{code.co_code!r}{code.co_names}{[_constant(c) for c in code.co_consts]}"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _bytecode(value)
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)  # in no order of their own

@@ -1,4 +1,4 @@
-"""What a training run did, one record an iteration."""
+"""What a training run did, one record per iteration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Record:
     """One iteration: the last accepted model after it, and the trial that was made.
 
@@ -83,7 +83,7 @@ class History(Sequence[Record]):
         return [getattr(record, name) for record in self._records]
 
     def to_csv(self, path: str | Path) -> None:
-        """Write one line a record; what a record does not have stays empty."""
+        """Write one line per record; what a record does not have stays empty."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(FIELDS)

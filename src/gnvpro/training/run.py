@@ -16,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
+
+CHECKPOINT_COST = 20  # times as long as the last checkpoint took, the next one waits: a twentieth of the time at most
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,30 @@ def score(loss: float | None, accuracy: float | None) -> float:
     return -math.inf if math.isnan(value) else value
 
 
+@dataclass(frozen=True)
+class Written:
+    """The last checkpoint: after how many records, when, and how long it took."""
+
+    records: int = 0
+    at: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Improved:
+    """The record with the best validation score of a level."""
+
+    level: int = -1
+    score: float = -math.inf
+    iteration: int = 0
+
+    def after(self, record: Record) -> Improved:
+        """With one more record."""
+        value = score(record.validation_loss, record.validation_accuracy)
+        better = record.level > self.level or value > self.score
+        return Improved(record.level, value, record.iteration) if better else self
+
+
 class Run:
     """One run, from a plan or from a checkpoint of it."""
 
@@ -97,7 +123,9 @@ class Run:
         self._resumed: State | None = None
         self._clock = time.perf_counter()
         self._snapshot: dict[str, Any] | None = None
-        self._written = (0, time.perf_counter())
+        self._written = Written()
+        self._lines: list[bytes] = []  # the records as they are written down, each made once
+        self._improved = Improved()
         self._scores: tuple[float | None, float | None] = (None, None)
 
     # -- the loops
@@ -217,8 +245,8 @@ class Run:
             problem.store(point.theta, point.W)
             note = "head eliminated over the whole training set"
             self._publish(self._record(problem, point, None, None, note), None)
-        if self.plan.checkpoint is not None:
-            self._write(self._state(None))
+        if self.plan.checkpoint is not None:  # with the method's last state: a larger budget may take it up again
+            self._write({**(self._snapshot or {"method": None}), **self._standing(self.status)})
 
     def _batches(self) -> list[Tensor | None]:
         if self.batches is None:
@@ -262,6 +290,7 @@ class Run:
             note=note,
         )
         self.history.append(record)
+        self._improved = self._improved.after(record)
         return record
 
     def _validate(self, theta: Tensor, W: Tensor) -> None:
@@ -278,49 +307,52 @@ class Run:
             self.best = Best(self.cursor.level, score(loss, accuracy), theta.clone(), W.clone())
 
     def _stalled(self) -> bool:
-        """Whether the validation score has not improved for too long; read from the history, so a resumed run knows."""
-        if math.isinf(self.plan.patience):
-            return False
-        scores = [score(r.validation_loss, r.validation_accuracy) for r in self.history if r.level == self.cursor.level]
-        return len(scores) - 1 - scores.index(max(scores)) >= self.plan.patience
+        """Whether the validation score has not improved for too long."""
+        return self.history[-1].iteration - self._improved.iteration >= self.plan.patience
 
     def _publish(self, record: Record, running: Running | None) -> None:
         """Checkpoint first: what listeners do must not cost the iteration."""
         if self.plan.checkpoint is not None and running is not None:
             self._snapshot = self._state(running)
-            iterations, seconds = self._written
-            if record.iteration - iterations >= self.plan.checkpoint.every or time.perf_counter() - seconds > 30:
+            due = len(self.history) - self._written.records >= self.plan.checkpoint.every
+            since = time.perf_counter() - self._written.at
+            if (due and since > CHECKPOINT_COST * self._written.seconds) or since > 30:
                 self._write(self._snapshot)
         for listener in self.listeners:
             listener.record(record)
 
     # -- checkpoints
 
-    def _state(self, running: Running | None) -> dict[str, Any]:
+    def _state(self, running: Running) -> dict[str, Any]:
+        return {**self._standing(Status.RUNNING), "method": running.state()}
+
+    def _standing(self, status: Status) -> dict[str, Any]:
+        """Where the run stands, without the method's own state."""
         start = self.start
-        return checkpoint.detached_copy(
-            {
-                "identity": self.identity,
-                "memory": self.problem.memory,
-                "cursor": dataclasses.asdict(self.cursor),
-                "method": running.state() if running else None,
-                "start": start and {**vars(start), "bound": saved_bound(start.bound)},
-                "theta": self.problem.theta(),
-                "W": self.problem.W(),
-                "best": self.best and vars(self.best),
-                "sample_passes": self.meter.sample_passes,
-                "inner_seconds": self.meter.inner_seconds,
-                "seconds": time.perf_counter() - self._clock,
-                "records": len(self.history),
-                "status": (self.status if running is None else Status.RUNNING).name,
-            }
-        )
+        return {
+            "identity": self.identity,
+            "memory": self.problem.memory,
+            "cursor": dataclasses.asdict(self.cursor),
+            "start": start and {**vars(start), "bound": saved_bound(start.bound)},
+            "theta": self.problem.theta(),
+            "W": self.problem.W(),
+            "best": self.best and vars(self.best),
+            "sample_passes": self.meter.sample_passes,
+            "inner_seconds": self.meter.inner_seconds,
+            "seconds": time.perf_counter() - self._clock,
+            "records": len(self.history),
+            "status": status.name,
+            "budget": [sum(self.plan.budgets), self.plan.iterations],
+        }
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.plan.checkpoint is not None
-        records = [record.to_dict() for record in self.history[: snapshot["records"]]]
-        checkpoint.save(Path(self.plan.checkpoint.path), {**snapshot, "history": json.dumps(records)})
-        self._written = (len(self.history), time.perf_counter())
+        started = time.perf_counter()
+        new = self.history[len(self._lines) : snapshot["records"]]
+        self._lines += [json.dumps(record.to_dict()).encode() for record in new]
+        checkpoint.save(Path(self.plan.checkpoint.path), {**snapshot, "history": b"\n".join(self._lines)})
+        now = time.perf_counter()
+        self._written = Written(len(self.history), now, now - started)
 
     def resume(self) -> None:
         """Take up the run that the checkpoint is of."""
@@ -340,8 +372,16 @@ class Run:
         self.best = Best(**saved["best"]) if saved["best"] else None
         self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
         self._clock = time.perf_counter() - saved["seconds"]
-        self.history = History(Record(**record) for record in json.loads(saved["history"]))
+        self._lines = saved["history"].split(b"\n")
+        self.history = History(Record(**json.loads(line)) for line in self._lines)
+        for record in self.history:
+            self._improved = self._improved.after(record)
         self._scores = (self.history[-1].validation_loss, self.history[-1].validation_accuracy)
-        self._written = (len(self.history), time.perf_counter())
+        self._written = Written(len(self.history))
         self._resumed = saved["method"]
+        self._snapshot = saved
         self.status = Status[saved["status"]]
+        work, iterations = saved["budget"]
+        larger = sum(self.plan.budgets) > work or self.plan.iterations > iterations
+        if self.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT) and larger and self._resumed is not None:
+            self.status = Status.RUNNING

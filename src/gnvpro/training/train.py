@@ -112,8 +112,8 @@ def train(
         seed: of everything random, which is the order of batches. Left out: 0.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
             `gnvpro.Checkpoint` that says how often. Left out, nothing is written.
-        resume: whether to go on from the checkpoint if the file exists. The result is bit for bit that of a run never
-            interrupted. Left out, a run begins afresh.
+        resume: whether to go on from the checkpoint if the file exists. The result is bit for bit the same as of a run never
+            interrupted. A run whose work or iterations are spent goes on with a larger budget. Left out, a run begins afresh.
         listeners: what watches the run, one or several: "progress" for a progress bar (lines where there is no terminal), a
             function of one `Record`, called when the model holds the last accepted theta and W, or an object such as
             `gnvpro.listeners.CSVFile("history.csv")`. Left out, nothing is shown.
@@ -223,8 +223,7 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan, memory:
         "eliminator": problem.eliminator,
         "head": problem.network.location.head_name,
         "method": plan.method,
-        "work": plan.budgets,
-        "iterations": plan.iterations,
+        "levels": len(plan.budgets),
         "keep": "best" if plan.keep_best else "last",
         "patience": plan.patience,
         "memory": memory,
