@@ -11,6 +11,7 @@ Whatever is drawn, `train` ends in one of two ways:
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import tempfile
@@ -173,10 +174,8 @@ def check_resumed(make, arguments, result, draw):
 
     with tempfile.TemporaryDirectory() as folder:
         where = gnvpro.Checkpoint(Path(folder) / "run.ckpt", every=draw.choice([1, 3]))
-        try:
+        with contextlib.suppress(Stop):
             gnvpro.train(make(), **arguments, checkpoint=where, listeners=listener)
-        except Stop:
-            pass
         again = gnvpro.train(make(), **arguments, checkpoint=where, resume=True)
     timed = ("seconds", "inner_seconds")
     for one, other in zip(result.history, again.history, strict=True):
