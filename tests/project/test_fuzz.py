@@ -12,6 +12,7 @@ Whatever is drawn, `train` ends in one of two ways:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import sys
 import tempfile
@@ -138,7 +139,7 @@ def check_records(result, arguments):
     batched = getattr(method, "batches", None) is not None
     epsilon = torch.finfo(next(result.model.parameters()).dtype).eps
     if not batched and not isinstance(method, gnvpro.Adam):
-        for before, after in zip(history, history[1:], strict=False):
+        for before, after in itertools.pairwise(history):
             if after.accepted and after.level == before.level:
                 assert after.loss <= before.loss + 10 * epsilon * abs(before.loss), "Phi rises on an accepted step"
     least = 1.0 * arguments["levels"] + batched  # every level begins with one elimination

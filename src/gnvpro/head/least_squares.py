@@ -15,7 +15,7 @@ Legend: paper's U and V are swapped here (its features are columns), Sigma -> s,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -42,7 +42,7 @@ class LeastSquares:
             Default: that of float64.
     """
 
-    resolution: float = torch.finfo(torch.float64).eps
+    resolution: float = field(default=torch.finfo(torch.float64).eps, repr=False)
     inverse_is_exact: ClassVar[bool] = True
     inverse_acts_on_rows: ClassVar[bool] = True
 

@@ -55,7 +55,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
         with replacing(path) as file:
             file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     except OSError as error:
-        text = f"checkpoint {str(path)!r} cannot be written: {error.strerror}; what was there before is kept"
+        text = f"checkpoint {str(path)!r} cannot be written: {error.strerror or error}; what was there before is kept"
         raise OSError(error.errno, text, str(path)) from error
 
 
