@@ -125,8 +125,12 @@ def check(seed):
     try:
         result = gnvpro.train(model, **arguments)
     except (ValueError, TypeError) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1].filename
-        assert "gnvpro" in Path(where).parts, f"raised by {where}: {error}"
+        refused = error
+    else:
+        refused = None
+    if refused is not None:
+        where = traceback.extract_tb(refused.__traceback__)[-1].filename
+        assert "gnvpro" in Path(where).parts, f"raised by {where}: {refused}"
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "model changed"
         return
     check_records(result, arguments)
