@@ -11,7 +11,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 # Without compiled files every process that a test starts would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint types tests format docs bench bench-search clean
+.PHONY: demo test check lint types tests format docs bench bench-search clean fuzz
 
 demo: $(READY)
 	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
@@ -38,6 +38,11 @@ tests: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Random cases for so many seconds, from a seed of the clock's; every seed that fails is printed, and can be given again.
+FUZZ_SECONDS ?= 600
+fuzz: $(READY)
+	$(BIN)/python tests/project/test_fuzz.py $(FUZZ_SECONDS) $(FUZZ_SEED)
 
 # The site, in site/. A broken link or a name that does not exist fails the build.
 docs: $(DOCS)

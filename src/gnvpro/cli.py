@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,11 +99,7 @@ def run_experiment(
             learning_rate,
             max_rank,
         )
-        try:
-            results = run(order, tell=typer.echo, progress=True)
-        except KeyboardInterrupt:
-            typer.echo("gnvpro: interrupted; continue with the same command and --resume", err=True)
-            raise
+        results = run(order, tell=typer.echo, progress=True)
         results_table(results)
         typer.echo(f"{out / name}; show it with: gnvpro report {out}")
 
@@ -165,9 +163,18 @@ def data_dcr(
             make_set(dcr.simulated, samples, mesh, draw_seed, workers, data_dir, out)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: after its checkpoint."""
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Report what the user can mend in one line; end with the customary status after Ctrl-C."""
+    """Report what the user can mend in one line; end with the customary status after Ctrl-C and SIGTERM."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
@@ -175,7 +182,11 @@ def one_line_errors() -> Iterator[None]:
         typer.echo(f"gnvpro: {text}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as interrupt:
-        raise typer.Exit(130) from interrupt
+        typer.echo(f"gnvpro: {str(interrupt) or 'interrupted'}", err=True)
+        raise typer.Exit(128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def make_set(

@@ -211,7 +211,7 @@ def test_a_figure_whose_arrays_are_cut_is_named(runs, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     _, problems = write_report(tmp_path, tmp_path / "report")
     assert len(problems) == 1
-    assert problems[0].startswith("figure ellipse-features: ")
+    assert problems[0].startswith("figures of ellipse/gnvpro-seed0: snapshots.npz is damaged")
 
 
 # -- in a browser

@@ -270,7 +270,9 @@ def test_a_run_that_was_interrupted_goes_on_to_the_last_bit(tmp_path: Path) -> N
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pde.solve(u, equations, seconds=None, iterations=36, checkpoint=gnvpro.Checkpoint(file, every=7), listeners=[stop])
+        pde.solve(
+            u, equations, seconds=None, iterations=36, checkpoint=gnvpro.Checkpoint(file, every=7), listeners=[stop]
+        )
     u, equations = poisson(seed=0)
     result = pde.solve(u, equations, seconds=None, iterations=36, checkpoint=file, resume=True)
     assert torch.equal(parameters(u), want)

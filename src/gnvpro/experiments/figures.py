@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 from gnvpro.data.extras import need
 from gnvpro.experiments import classification_figures as classes
 from gnvpro.experiments import feature_figures as features
 from gnvpro.experiments import surrogate_figures as surrogates
-from gnvpro.experiments.saved import SavedRun, first_of_each, settings_of, standard
+from gnvpro.experiments.saved import SavedRun, first_of_each, printable, settings_of, standard
 from gnvpro.experiments.style import MARKERS, colour, new_figure
 
 if TYPE_CHECKING:
@@ -91,13 +90,21 @@ def figures_of(experiment: str, runs: list[SavedRun]) -> tuple[list[Captioned], 
             "accuracies below where there are any. Seeds after the first are faint."
         )
         made.append(Captioned("convergence", caption, convergence_figure(standard(runs))))
-        for name, text, needed, draw in ALSO[experiment]:
+        whole = []
+        for run in first_of_each(runs):
             try:
-                shown = [run for run in first_of_each(runs) if needed in run.arrays]
+                _ = run.arrays
+                whole.append(run)
+            except ValueError as error:
+                problems.append(printable(f"figures of {experiment}/{run.directory.name}: {error}"))
+        for name, text, needed, draw in ALSO[experiment]:
+            shown = [run for run in whole if needed in run.arrays]
+            try:
                 if shown:
                     made.append(Captioned(name, text, draw(shown)))
-            except (ArithmeticError, LookupError, OSError, ValueError, BadZipFile) as error:  # arrays cut or altered
-                problems.append(f"figure {experiment}-{name}: {type(error).__name__}: {error}")
+            except Exception as error:  # arrays cut or altered: whatever numpy and matplotlib make of them
+                of = ", ".join(str(run.directory.name) for run in shown)
+                problems.append(printable(f"figure {experiment}-{name} of {of}: {type(error).__name__}: {error}"))
     tuning = tuning_figure(runs)
     if tuning is not None:
         text = "Tuning: one panel per value; training solid, validation dashed."

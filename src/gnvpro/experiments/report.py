@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,34 +33,50 @@ def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
     for name, group in by_experiment(runs).items():
         figures, undrawn = figures_of(name, group)
         problems += undrawn
-        for captioned in figures:
-            captioned.figure.savefig(out / f"{name}-{captioned.name}.png")
-            captioned.figure.savefig(out / f"{name}-{captioned.name}.pdf")
+        figures = [captioned for captioned in figures if saves(captioned, name, out, problems)]
         data[name] = [curve_data(run, group) for run in standard(group)]
         sections.append(section(name, group, figures, out))
     solved, unsolved = equation_sections(directory, out)
     sections += solved
     problems += unsolved
-    page = out / "index.html"
+    page = own_file(out / "index.html")
     page.write_text(fill(sections, data, problems), encoding="utf-8")
     return page, problems
+
+
+def saves(captioned: Captioned, experiment: str, out: Path, problems: list[str]) -> bool:
+    """Write a figure in both formats; one that cannot be laid out joins the problems."""
+    name = f"{experiment}-{captioned.name}"
+    try:
+        for suffix in ("png", "pdf"):
+            captioned.figure.savefig(own_file(out / f"{name}.{suffix}"))
+    except (ArithmeticError, ValueError, RuntimeError) as error:
+        problems.append(f"figure {name}: {error}")
+        return False
+    return True
+
+
+def own_file(path: Path) -> Path:
+    """The path, no longer a link: the page goes where it was asked to, and nowhere else."""
+    if path.is_symlink():
+        path.unlink()
+    return path
 
 
 def fill(sections: list[str], data: dict[str, Any], problems: list[str]) -> str:
     """The page's text."""
     parts = {name: resources.files(__package__).joinpath("page", name).read_text() for name in PAGE_FILES}
-    text = parts["report.html"]
     left_out = "".join(f"<li>{html.escape(problem)}</li>" for problem in problems)
-    for mark, content in {
+    contents = {
         "STYLE": parts["report.css"],
         "SCRIPT": parts["report.js"],
         "CONTENTS": "".join(f'<a href="#{name}">{html.escape(EXPERIMENTS[name].title)}</a>' for name in data),
         "PROBLEMS": f'<div class="problems"><p>Left out:</p><ul>{left_out}</ul></div>' if problems else "",
         "SECTIONS": "\n".join(sections),
-        "DATA": json.dumps(data, allow_nan=False).replace("</", "<\\/"),
-    }.items():
-        text = text.replace(f"<!--{mark}-->", content).replace(f"/*{mark}*/", content)
-    return text
+        "DATA": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # so that no text in it can end the script
+    }
+    # at once: a mark that stands in some content is not one
+    return re.sub(r"<!--([A-Z]+)-->|/\*([A-Z]+)\*/", lambda mark: contents[mark[1] or mark[2]], parts["report.html"])
 
 
 PAGE_FILES = ("report.html", "report.css", "report.js")
@@ -83,7 +100,9 @@ def sources(runs: list[SavedRun]) -> str:
     seeds: dict[str, set[int]] = {}
     for text in {str(run.metrics["data"]) for run in runs}:
         words, _, seed = text.rpartition(" seed ")
-        seeds.setdefault(words or text, set()).update([int(seed)] if words and seed.isdigit() else [])
+        seeds.setdefault(words or text, set()).update(
+            [int(seed)] if words and seed.isdecimal() and len(seed) < 10 else []
+        )
     return "; ".join(
         f"{words} {'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, sorted(own)))}" if own else words
         for words, own in sorted(seeds.items())

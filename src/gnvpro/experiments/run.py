@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,22 @@ def run(
         prepare(job, config, order)
         name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
         tell(f"{name}: {config['work']:g} work units, data: {loaded.source}")
-        results.append(train(job, loaded, order.resume, progress))
+        if job.experiment.study is not None:
+            tell(f"{name}: first the study of the inner accuracy (Appendix A), which takes a minute or two")
+        with explained(job.directory / CHECKPOINT):
+            results.append(train(job, loaded, order.resume, progress))
     return results
+
+
+@contextmanager
+def explained(checkpoint: Path) -> Iterator[None]:
+    """An interruption says where the checkpoint is and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        written = checkpoint.is_file()
+        what = f"checkpoint written to {checkpoint}" if written else "there was nothing yet to write to a checkpoint"
+        raise type(interrupt)(f"interrupted; {what}; the same command with --resume goes on") from None
 
 
 def plan(order: Order) -> list[Job]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+import re
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +16,14 @@ import numpy as np
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.numbers import title
-from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, PREDICTIONS, read_json
+from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, OVERRIDES, PREDICTIONS, read_json
 from gnvpro.experiments.snapshots import Snapshots
 
 ORDER = ("gnvpro", "lbfgs-vpro", "gauss-newton", "adam", "nesterov")
 CURVES = ("work", "seconds", "loss", "validation_loss", "accuracy", "validation_accuracy", "level")
+
+MAX_FILE_BYTES = 10**8  # of a JSON or CSV file
+MAX_ARRAY_BYTES = 4 * 10**9  # of all arrays of a run
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,22 @@ class SavedRun:
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays kept for figures; empty if there are none."""
+        """The arrays kept for figures; empty if there are none. A damaged archive is a ValueError that names it."""
         found: dict[str, np.ndarray] = {}
         for name in (PREDICTIONS, Snapshots.FILE):
-            if (self.directory / name).is_file():
+            path = self.directory / name
+            if not path.is_file():
+                continue
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    size = sum(entry.file_size for entry in archive.infolist())
+                if size > MAX_ARRAY_BYTES:
+                    raise ValueError(f"its arrays take {size:.0e} bytes, so gnvpro did not write it")
                 # opened here: numpy leaves the file open when the archive in it is damaged
-                with open(self.directory / name, "rb") as handle, np.load(handle) as file:
+                with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
                     found |= {key: file[key] for key in file.files}
+            except Exception as error:  # numpy and zipfile do not say which ones they raise
+                raise ValueError(f"{name} is damaged ({error})") from error
         return found
 
     @property
@@ -82,7 +96,7 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         try:
             runs.append(read(path.parent))
         except (ValueError, OSError) as error:
-            problems.append(f"{path.parent.relative_to(directory)}: {error}")
+            problems.append(printable(f"{path.parent.relative_to(directory)}: {error}"))
     if not runs and not (not problems and any(is_equation(path) for path in directory.rglob(CONFIG))):
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
@@ -101,23 +115,27 @@ def is_equation(path: Path) -> bool:
 
 def read(directory: Path) -> SavedRun:
     """Read one run; a ValueError says what is missing or wrong."""
-    for name in (METRICS, HISTORY):
-        if not (directory / name).is_file():
+    for name in (CONFIG, METRICS, HISTORY):
+        path = directory / name
+        if not path.is_file():
             raise ValueError(f"it is not finished: {name} is missing")
-    config, metrics = read_json(directory / CONFIG), read_json(directory / METRICS)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{name} is larger than {MAX_FILE_BYTES:.0e} bytes, so gnvpro did not write it")
+    try:
+        config, metrics = read_json(directory / CONFIG), read_json(directory / METRICS)
+    except RecursionError:
+        raise ValueError(f"{CONFIG} or {METRICS} is damaged: its objects are nested without end") from None
     missing = {"experiment", "method", "seed", "settings", "variant", "loss"} - config.keys()
     missing |= {"work", "seconds", "inner_seconds", "data", *SETS} - metrics.keys()
     if missing:
         raise ValueError(f"{CONFIG} or {METRICS} lacks {', '.join(sorted(missing))}")
-    if config["experiment"] not in EXPERIMENTS or config["method"] not in ORDER:
-        raise ValueError(f"{CONFIG} names an unknown experiment or method")
-    if not isinstance(config["variant"], dict):
-        raise ValueError(f"{CONFIG} is damaged: variant should be an object")
-    key = "relative_error" if config["loss"] == "least_squares" else "accuracy"
-    if any(not isinstance(metrics[name], dict) or key not in metrics[name] for name in SETS):
-        raise ValueError(f"{METRICS} lacks a {key}")
-    with open(directory / HISTORY, newline="") as file:
-        rows = list(csv.DictReader(file))
+    _check_config(config)
+    _check_metrics(metrics, config["experiment"])
+    try:
+        with open(directory / HISTORY, newline="") as file:
+            rows = list(csv.DictReader(file))
+    except csv.Error as error:
+        raise ValueError(f"{HISTORY} is damaged ({error})") from error
     if not rows or any(name not in rows[0] for name in CURVES):
         raise ValueError(f"{HISTORY} is empty or not a history")
     try:
@@ -125,6 +143,66 @@ def read(directory: Path) -> SavedRun:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{HISTORY} is damaged ({error})") from error
     return SavedRun(directory, config, metrics, history)
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    """Every value that is used, in its type and range: it goes into file names, labels and the page."""
+    experiment, method = config["experiment"], config["method"]
+    if not isinstance(experiment, str) or experiment not in EXPERIMENTS or method not in ORDER:
+        raise ValueError(f"{CONFIG} names an unknown experiment or method")
+    if config["loss"] != EXPERIMENTS[experiment].loss:
+        raise ValueError(f"{CONFIG} is damaged: loss should be {EXPERIMENTS[experiment].loss!r}")
+    seed = config["seed"]
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise ValueError(f"{CONFIG} is damaged: seed should be a whole number, not negative")
+    settings = config["settings"]
+    if not isinstance(settings, str) or not re.fullmatch(r"[\w ,.-]{1,80}", settings):
+        raise ValueError(f"{CONFIG} is damaged: settings should be a few words")
+    variant = config["variant"]
+    if not isinstance(variant, dict) or not all(k in OVERRIDES and _is_number(v) for k, v in variant.items()):
+        raise ValueError(f"{CONFIG} is damaged: variant should be an object, a number for each tuned setting")
+
+
+def _check_metrics(metrics: dict[str, Any], experiment: str) -> None:
+    for name in ("work", "seconds", "inner_seconds"):
+        if not _is_number(metrics[name]) or metrics[name] < 0:
+            raise ValueError(f"{METRICS} is damaged: {name} should be a number, not negative")
+    if not isinstance(metrics["data"], str) or len(metrics["data"]) > 1000:
+        raise ValueError(f"{METRICS} is damaged: data should be a short text")
+    key = "relative_error" if EXPERIMENTS[experiment].loss == "least_squares" else "accuracy"
+    for part in (metrics[name] for name in SETS):
+        if not isinstance(part, dict) or key not in part:
+            raise ValueError(f"{METRICS} lacks a {key}")
+        error = part[key]
+        numbers = (error.get("mean"), error.get("std")) if isinstance(error, dict) else (error,)
+        if isinstance(error, dict) != (key == "relative_error") or not all(map(_is_number, numbers)):
+            raise ValueError(f"{METRICS} is damaged: {key} should be a number, or a mean and a std")
+        if key == "accuracy" and ("relative_error" in part or not _is_shares(part.get("class_accuracy"))):
+            raise ValueError(f"{METRICS} is damaged: class_accuracy should hold a number for each class")
+    if not _is_plain(metrics):
+        raise ValueError(f"{METRICS} is damaged: it holds numbers that are not finite")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # NaN compares False
+
+
+def _is_shares(value: object) -> bool:
+    return isinstance(value, dict) and all(share is None or _is_number(share) for share in value.values())
+
+
+def _is_plain(value: object) -> bool:
+    """Whether all numbers in it are finite."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return _is_number(value) or value is None or isinstance(value, str | bool)
+
+
+def printable(text: str) -> str:
+    """Without characters that steer a terminal: names of directories may hold any."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def number(text: str | None) -> float | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import torch
+
 from gnvpro.head.eliminator import Eliminator
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import DENSE_HEAD, Newton, NewtonKrylov
 from gnvpro.problem.losses import Loss
 
 
-def default_eliminator(loss: Loss, entries: int) -> Eliminator:
-    """The closed solution for least squares; Newton's method for other losses, on Krylov spaces for large heads."""
+def default_eliminator(loss: Loss, entries: int, dtype: torch.dtype = torch.float64) -> Eliminator:
+    """The closed solution for least squares; Newton's method for other losses, on Krylov spaces for large heads.
+
+    Features are computed in `dtype`, whose rounding errors are no directions to fit along.
+    """
     if LeastSquares().why_not(loss) is None:
-        return LeastSquares()
+        return LeastSquares(torch.finfo(dtype).eps)
     return Newton() if entries <= DENSE_HEAD else NewtonKrylov()

@@ -9,13 +9,13 @@ Legend: W(theta) -> HeadFit.W, inverse of the Hessian in W -> HeadFit.inverse_he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.columns import by_columns, matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.minimize.status import Status
@@ -53,6 +53,13 @@ class HeadFit:
     def hessian_factor(self) -> Tensor | None:
         """The Cholesky factor behind the inverse, in vec(W), where it has one."""
         return self.inverse()[1]
+
+    def rounded(self, Z: Tensor, dtype: torch.dtype) -> HeadFit | None:
+        """The head as a network of this dtype stores it, and its outputs; None where it overflows there."""
+        W = self.W.to(dtype).to(torch.float64)
+        if not torch.isfinite(W).all():
+            return None
+        return self if dtype == torch.float64 else replace(self, W=W, outputs=matmul_small(Z, W.T))
 
     @property
     def warm_start(self) -> WarmStart:

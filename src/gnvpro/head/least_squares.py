@@ -15,7 +15,7 @@ Legend: paper's U and V are swapped here (its features are columns), Sigma -> s,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -35,8 +35,14 @@ CHOLESKY_SAFE_ABOVE = 1e-12  # penalty, relative to the trace of Z'wZ, that boun
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """The exact solution of the inner problem for losses whose Hessian is the identity, such as `HalfSquaredError`."""
+    """The exact solution of the inner problem for losses whose Hessian is the identity, such as `HalfSquaredError`.
 
+    Args:
+        resolution: relative rounding error of the features; without a penalty, singular values below it count as zero.
+            Default: that of float64.
+    """
+
+    resolution: float = field(default=torch.finfo(torch.float64).eps, repr=False)
     inverse_is_exact: ClassVar[bool] = True
     inverse_acts_on_rows: ClassVar[bool] = True
 
@@ -50,7 +56,7 @@ class LeastSquares:
         """The head that minimises the penalised squared error; needs no start."""
         root, inner = misfit.sqrt_weights, misfit.over.inner
         X = root * Z
-        decomposition = _Decomposition(X, misfit, head_penalty)
+        decomposition = _Decomposition(X, misfit, head_penalty, self.resolution)
         gram = inner(X, X)
         diagonal = gram.diagonal()
         if head_penalty > CHOLESKY_SAFE_ABOVE * float(diagonal.sum()):
@@ -76,6 +82,7 @@ class _Decomposition:
     X: Tensor
     misfit: Misfit
     head_penalty: float
+    resolution: float
 
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -84,7 +91,7 @@ class _Decomposition:
         U, s, Vt = torch.linalg.svd(R, full_matrices=False)
         denominator = s.square() + self.head_penalty
         if self.head_penalty == 0:
-            denominator[s <= torch.finfo(s.dtype).eps * max(self.X.shape) * s[0]] = torch.inf
+            denominator[s <= self.resolution * max(self.X.shape) * s[0]] = torch.inf
         return U.T @ projected, s, Vt, denominator
 
     def head(self) -> Tensor:

@@ -29,6 +29,12 @@ def as_solver(solver: str | Solver) -> Solver:
     return solver
 
 
+def why_no_products(method: str, problem: Problem) -> str | None:
+    """Why Gauss-Newton steps cannot be made for this model, and what can."""
+    trouble = problem.network.why_no_products(problem.inputs)
+    return trouble and f"method={method!r} cannot be used: {trouble}; use method='lbfgs-vpro' or 'adam'"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GNvpro(Method):
     """Gauss-Newton steps on the reduced objective, the head eliminated at every point.
@@ -60,6 +66,8 @@ class GNvpro(Method):
 
     def why_not(self, problem: Problem) -> str | None:
         """Why the solver cannot be used."""
+        if (trouble := why_no_products(self.name, problem)) is not None:
+            return trouble
         solver = as_solver(self.solver)
         trouble = solver.why_not(problem)
         return trouble and f"solver={solver.name!r} cannot be used: {trouble}; use solver='krylov' or 'auto'"
@@ -98,6 +106,10 @@ class GaussNewton(Method):
     def parts(self) -> Batches | None:
         """The batches."""
         return self.batches
+
+    def why_not(self, problem: Problem) -> str | None:
+        """Why products with the Jacobian cannot be had."""
+        return why_no_products(self.name, problem)
 
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
         """Start on a problem; the head is a variable, and eliminated only to have a first value."""

@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
@@ -130,10 +129,7 @@ class RunningStochastic:
         for samples in seeded_permutation(n, self.seed, self.epoch).to(device).split(self.settings.batch_size):
             part = misfit.take(samples, n)
             self._optimizer.zero_grad()
-            outputs = functional_call(
-                network.model, {**self._parameters, **self._head}, (self.problem.inputs[samples],)
-            )
-            rows = network.rows(outputs)
+            rows = network.rows(network.outputs({**self._parameters, **self._head}, self.problem.inputs[samples]))
             loss = part.weights[:, 0].to(rows.dtype) @ part.loss.value(rows, part.targets.to(rows.dtype))
             (loss + self._penalties()).backward()
             self._optimizer.step()

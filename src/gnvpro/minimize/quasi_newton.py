@@ -174,7 +174,10 @@ class QuasiNewton:
             return model
         pairs = self.pairs or Pairs.none(point.x)
         direction = -pairs.inverse_curvature(self.ritz, point.gradient())
-        most = min(1.0, self.longest / float(torch.linalg.vector_norm(direction)))
+        length = float(torch.linalg.vector_norm(direction))
+        most = (
+            1.0 if length <= self.longest else self.longest / length
+        )  # a tiny gradient's direction may have no length
         return LineModel(point.gradient(), direction, len(self.ritz.values) + len(pairs), most)
 
     def state(self) -> dict[str, Any]:

@@ -1,43 +1,85 @@
-"""Running a user's model without changing it: in evaluation mode, every module put back into its own mode afterwards."""
+"""Running a user's model without changing it: in evaluation mode, on kernels that can be differentiated twice.
+
+torch's fast attention has no second derivative, which products with the Jacobian need, so its plain one is used.
+Afterwards every module is in its own mode again, and so are torch's switches.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode."""
+    """The model in evaluation mode, attention by the kernel that has second derivatives; afterwards as before."""
     training = [module for module in model.modules() if module.training]
     try:
         if training:
             model.eval()
-        yield
+        with _plain_attention():
+            yield
     finally:
         for module in training:
             module.training = True
 
 
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    flags = torch.backends.cuda
+    is_plain = not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled() or flags.cudnn_sdp_enabled())
+    fast_path = torch.backends.mha.get_fastpath_enabled()  # of nn.TransformerEncoder
+    with ExitStack() as stack:
+        if not is_plain:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if fast_path:
+            stack.callback(torch.backends.mha.set_fastpath_enabled, True)
+            torch.backends.mha.set_fastpath_enabled(False)
+        yield
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The module inside of DataParallel, DistributedDataParallel and torch.compile."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif type(model).__name__ == "OptimizedModule" and isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether some part of the model is run by torch.compile."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
 def warn_of_modes(model: nn.Module, stacklevel: int) -> None:
     """Say so where evaluation mode changes what a model in training mode computes."""
     random = nn.modules.dropout._DropoutNd
-    kinds = {
-        type(m).__name__
-        for m in model.modules()
-        if m.training
-        and (
-            (isinstance(m, random) and m.p > 0)
-            or (isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats)
-        )
-    }
-    if kinds:
-        warnings.warn(
-            f"the model has {', '.join(sorted(kinds))}: gnvpro trains in evaluation mode (no dropout, running statistics "
-            "fixed), since its objective must be the same function at every call; each module's mode is restored afterwards",
-            UserWarning,
-            stacklevel=stacklevel,
-        )
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    kinds = {type(m).__name__ for m in model.modules() if m.training and isinstance(m, random) and m.p > 0}
+    kinds |= {type(m).__name__ for m in norms if m.training}
+    if not kinds:
+        return
+    unset = any(m.training and m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0 for m in norms)
+    remedy = (
+        "; its running statistics were never set, so it does not normalise: run the model once in training mode on the "
+        "inputs before you train, for example model.train()(inputs)"
+    )
+    warnings.warn(
+        f"the model has {', '.join(sorted(kinds))}: gnvpro trains in evaluation mode (no dropout, running statistics "
+        "fixed), since its objective must be the same function at every call; each module's mode is restored afterwards"
+        f"{remedy if unset else ''}",
+        UserWarning,
+        stacklevel=stacklevel,
+    )

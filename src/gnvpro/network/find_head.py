@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from gnvpro.arguments import suggestion
 
@@ -49,14 +50,11 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> HeadLocatio
     """The head of the model, checked to be one that can be eliminated."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"head must be the name of a module of the model, got {name!r}")
+    inputs = inputs.clone()  # the model may work in place
     calls, output = _run(model, inputs)
     if not isinstance(output, Tensor):
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
-    if output.ndim < 2 or output.shape[0] != inputs.shape[0]:
-        raise ValueError(
-            f"model must return one output per sample, first axis: for {inputs.shape[0]} samples it returned shape "
-            f"{tuple(output.shape)}"
-        )
+    _check_output(calls, output, inputs.shape[0])
     last = [call for call in calls if _is_head(call.module) and _same(call, output)]
     if name is not None:
         modules = dict(model.named_modules())
@@ -97,7 +95,8 @@ def _run(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], Any]:
         for name, module in model.named_modules(remove_duplicate=True):
             hooks.callback(watch(name, module).remove)
         try:
-            output = model(inputs)
+            # copies: a forward pass that writes to its parameters must not reach those of the user
+            output = functional_call(model, {n: p.detach().clone() for n, p in model.named_parameters()}, (inputs,))
         except Exception as error:
             raise ValueError(
                 f"the model cannot be run on inputs of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
@@ -128,11 +127,42 @@ def _same(call: _Call, tensor: Tensor) -> bool:
     )
 
 
+def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
+    """One row or more per sample, and as the head returned it."""
+    for call in calls:
+        out = call.output
+        reshaped = (
+            _is_head(call.module)
+            and isinstance(out, Tensor)
+            and out.data_ptr() == output.data_ptr()
+            and out.numel() == output.numel()
+            and out.shape != output.shape
+            and out._version == call.version
+        )
+        if reshaped:
+            raise ValueError(
+                f"the model changes the shape of what its head {call.name!r} returns, from {tuple(out.shape)} to "
+                f"{tuple(output.shape)}; return it as it is: drop the squeeze, reshape or flatten after the head, and apply "
+                "it to the outputs where you need it"
+            )
+    if output.ndim < 2 or output.shape[0] != samples:
+        raise ValueError(
+            f"model must return one output per sample, samples first: for {samples} samples it returned shape "
+            f"{tuple(output.shape)}; {REMEDY}"
+        )
+
+
 def _what_does(calls: list[_Call], output: Tensor) -> str:
     """A sentence on which module computes the model's output."""
-    makers = [call for call in calls if call.name and _same(call, output)]
+    kernel = nn.modules.conv._ConvNd
+    makers = [call for call in calls if (call.name or isinstance(call.module, kernel)) and _same(call, output)]
     if makers:
-        return f"it is the output of {makers[0].name!r}, {_short(makers[0].module)}"
+        maker = makers[0]
+        text = f"it is the output of {maker.name!r}, {_short(maker.module)}"
+        if isinstance(maker.module, kernel):
+            channels = maker.module.out_channels
+            text += f" that is no 1x1 convolution: append nn.Conv2d({channels}, {channels}, 1) or another head"
+        return text
     return "it is computed by an operation outside of any submodule"
 
 

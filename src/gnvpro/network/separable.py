@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isinf, prod
 
@@ -30,7 +30,8 @@ from gnvpro.network.derivatives.autodiff import linearize_by_autodiff
 from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.evaluation import evaluating
-from gnvpro.network.find_head import HeadLocation
+from gnvpro.network.find_head import HeadLocation, find_head
+from gnvpro.network.habits import Habits, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
 from gnvpro.network.passes import Chunks, PassPlan, linearize_chunks
 from gnvpro.network.work import WorkMeter
@@ -45,6 +46,7 @@ class SeparableNetwork:
 
     model: nn.Module
     location: HeadLocation
+    habits: Habits = field(default_factory=Habits)
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
 
@@ -58,6 +60,19 @@ class SeparableNetwork:
         self._dtypes = [p.dtype for p in self._parameters.values()]
         self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
         self._footprints: dict[tuple[torch.Size, int], Footprint] = {}
+
+    @staticmethod
+    def of(model: nn.Module, inputs: Tensor, head: str | None = None) -> SeparableNetwork:
+        """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
+        with evaluating(model):
+            with restored(model):
+                network = SeparableNetwork(model, find_head(model, inputs[:2], head))
+            network.habits = find_habits(model, network._run, inputs)
+            if network.why_no_products(inputs) is not None:
+                plain, network.habits = network.habits, replace(network.habits, substitutes=True)
+                if network.why_no_products(inputs) is not None:
+                    network.habits = plain
+            return network
 
     # -- the head
 
@@ -123,6 +138,8 @@ class SeparableNetwork:
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """The reverse of `split`; parameters that are missing count as zero."""
+        if not self.names:
+            return self.theta()
         return torch.cat(
             [
                 tensors[name].reshape(-1).to(torch.float64)
@@ -214,16 +231,31 @@ class SeparableNetwork:
             self._footprints[key] = footprint(passes, inputs)
         return self._footprints[key]
 
+    def why_no_products(self, inputs: Tensor) -> str | None:
+        """Why products with the Jacobian and its transpose cannot be computed; None where they can."""
+        if not self.n_theta:
+            return None
+        theta = self.theta()
+        try:
+            with restored(self.model):
+                part = self._linearize_chunk(self.split(theta), inputs[:2])
+                part.vjp(torch.ones_like(part.features))
+                part.jvp(theta)
+        except Exception as error:
+            return f"torch cannot differentiate the model twice ({_first_line(error)})"
+        return None
+
     def why_no_jacobian(self, inputs: Tensor) -> str | None:
         """Why the Jacobian of every sample cannot be computed; None where it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
         few, params = inputs[:2], self.split(self.theta())
         try:
-            part = self._linearize_chunk(params, few)
-            list(part.jacobian(part.features.new_ones((1, len(few), self.n_features))))
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            return f"torch.func.vmap cannot run the model ({str(error).splitlines()[0]})"
+            with restored(self.model):
+                part = self._linearize_chunk(params, few)
+                list(part.jacobian(part.features.new_ones((1, len(few), self.n_features))))
+        except Exception as error:
+            return f"torch.func.vmap cannot run the model ({_first_line(error)})"
         return None
 
     def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
@@ -264,10 +296,24 @@ class SeparableNetwork:
             body, prefix = self.model.get_submodule(self.location.body_name), self.location.body_name + "."
         return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
 
+    def outputs(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """The model's outputs at these parameters, those of the head included; neither model nor inputs are written to."""
+        habits = self.habits
+        if habits.buffers:
+            params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in habits.buffers}}
+        if habits.writes_inputs:
+            inputs = inputs.clone()
+        with evaluating(self.model), habits.undone():
+            return functional_call(self.model, params, (inputs,))
+
     def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The head's input at these parameters."""
-        with evaluating(self.model), _returning_its_input(self.location.head):
-            return functional_call(self.model, params, (inputs,))
+        with _returning_its_input(self.location.head):
+            return self.outputs(params, inputs)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from gnvpro.problem.losses import Loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 
+MAX_TARGET = 1e50  # whose sixth power, as in g' H g of least squares, is finite
+
 
 def check_penalty(value: float | Tikhonov) -> Tikhonov:
     """The penalty on theta, given as a number or with an operator."""
@@ -27,12 +29,27 @@ def check_penalty(value: float | Tikhonov) -> Tikhonov:
 
 
 def check_model(model: object) -> nn.Module:
-    """An nn.Module whose parameters are all finite."""
+    """An nn.Module whose parameters are all real and finite."""
     if isinstance(model, type) or not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module object, got {model!r}")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ValueError("model has lazy parameters that are not yet initialised; run it once on a batch first")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise ValueError(
+            "model is compiled by torch.jit, whose parameters cannot be varied; train the module that it was made from, and "
+            "compile that afterwards"
+        )
+    on_meta = [name for name, p in model.named_parameters() if p.is_meta]
+    if 0 < len(on_meta) < len(list(model.parameters())):
+        raise ValueError(
+            f"model parameter {on_meta[0]!r} is on the meta device: it holds no numbers; load or initialise it"
+        )
     for name, parameter in model.named_parameters():
+        if parameter.is_complex() and parameter.requires_grad:
+            raise TypeError(
+                f"model parameter {name!r} is complex ({parameter.dtype}), and training needs real ones; keep its real and "
+                "imaginary parts in a real parameter, torch.view_as_real(...), and torch.view_as_complex(...) in forward"
+            )
         if parameter.is_floating_point() and not parameter.is_meta and not torch.isfinite(parameter).all():
             raise ValueError(f"model parameter {name!r} holds NaN or infinity; initialise it again before training")
     return model
@@ -53,6 +70,10 @@ def check_inputs(name: str, inputs: object, model: nn.Module) -> Tensor:
             raise ValueError(
                 f"{name} is on device {str(tensor.device)!r} but the model is on {str(first.device)!r}; "
                 f"move one of them, for example {name}.to({str(first.device)!r})"
+            )
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name} and model are on the meta device: they hold no numbers; load them on another device"
             )
         if tensor.is_floating_point():
             tensor = tensor.to(first.dtype)
@@ -103,6 +124,10 @@ def check_targets(
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
     except ValueError as error:
         raise ValueError(str(error).replace("targets", name, 1)) from None
+    if getattr(loss, "identity_hessian", False) and float(rows.abs().max()) > MAX_TARGET:
+        raise ValueError(
+            f"{name} reach {float(rows.abs().max()):.1e}, too large for sums of their squares; scale them to about one"
+        )
     return Misfit.mean(loss, rows, sample_weight)
 
 

@@ -126,6 +126,7 @@ class FullObjective:
         problem = self.problem
         network = problem.network
         theta, W = x[: network.n_theta], x[network.n_theta :].reshape(network.n_targets, -1)
+        W = W.to(network.dtype).to(torch.float64)  # as the model stores it
         linearization = network.linearize(theta, problem.inputs, problem.passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, network.bias)
         return FullPoint(problem, x, theta, W, linearization, Z)

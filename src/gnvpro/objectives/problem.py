@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, append_bias_column
-from gnvpro.network.evaluation import evaluating
-from gnvpro.network.find_head import find_head
+from gnvpro.network.evaluation import bare
 from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
@@ -64,7 +63,8 @@ class Problem:
 
     Args:
         model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. It runs in evaluation
-            mode, and only `store` writes to it.
+            mode, and only `store` writes to it. Of DataParallel, DistributedDataParallel and torch.compile the module
+            inside is taken.
         inputs: what the model takes, samples first.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
@@ -93,7 +93,7 @@ class Problem:
         eliminator: Eliminator | None = None,
         memory: float | None = None,
     ) -> None:
-        check_model(model)
+        model = bare(check_model(model))
         self.loss = get_loss(loss)
         usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
         self.penalty = check_penalty(usual if theta_penalty is None else theta_penalty)
@@ -111,8 +111,7 @@ class Problem:
         self.eliminator = self._choose_eliminator(eliminator)
 
     def _see(self, model: nn.Module) -> SeparableNetwork:
-        with evaluating(model):
-            return SeparableNetwork(model, find_head(model, self.inputs[:2], self.head))
+        return SeparableNetwork.of(model, self.inputs, self.head)
 
     def _bind(self) -> BoundPenalty:
         return self.penalty.bind(self.network.model, self.network.parameters)
@@ -128,7 +127,8 @@ class Problem:
     def _choose_eliminator(self, eliminator: Eliminator | None) -> Eliminator:
         check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
         if eliminator is None:
-            return default_eliminator(self.loss, self.network.n_targets * (self.network.n_features + self.network.bias))
+            entries = self.network.n_targets * (self.network.n_features + self.network.bias)
+            return default_eliminator(self.loss, entries, self.network.dtype)
         trouble = eliminator.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column
@@ -39,7 +38,7 @@ class ReducedPoint:
     linearization: FeatureLinearization
     Z: Tensor
     start: WarmStart | None  # where the elimination began
-    fit: HeadFit | None  # None where the features, or their squares, are not finite
+    fit: HeadFit | None  # None where the features are too large to be eliminated, or the head to be stored
 
     @property
     def theta(self) -> Tensor:
@@ -59,11 +58,21 @@ class ReducedPoint:
     @property
     def _fit(self) -> HeadFit:
         if self.fit is None:
-            raise ValueError(
-                "the model's features are not finite here, so there is no head to eliminate; "
-                "scale the inputs or initialise the model with smaller parameters"
-            )
+            raise ValueError(self.trouble)
         return self.fit
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no head here, and what to do."""
+        if not within_range(self.problem, self.Z):
+            return (
+                "the model's features are not finite here, or so large that their squares overflow, though inputs and "
+                "parameters are finite; scale the inputs or initialise the model with smaller parameters"
+            )
+        return (
+            f"the eliminated head is too large for {self.problem.network.dtype}, in which the model stores it; scale the "
+            "targets, raise head_penalty, or train in double precision: model.double()"
+        )
 
     @cached_property
     def misfit(self) -> float:
@@ -146,7 +155,16 @@ class ReducedObjective:
         linearization = problem.network.linearize(x, problem.inputs, passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, problem.network.bias)
         fit = None
-        if torch.isfinite(problem.misfit.over.total(Z.square().sum())):  # the inner Hessian holds squares
+        if within_range(problem, Z):
             with problem.meter.inner_clock():
                 fit = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
+                fit = fit.rounded(Z, problem.network.dtype)
         return ReducedPoint(problem, x, linearization, Z, start, fit)
+
+
+MAX_SQUARES = 1e100  # of the features, added up: products of the inner Hessian with itself must not overflow
+
+
+def within_range(problem: Problem, Z: Tensor) -> bool:
+    """Whether features are finite, and small enough for the arithmetic of the elimination."""
+    return float(problem.misfit.over.total(Z.square().sum())) < MAX_SQUARES

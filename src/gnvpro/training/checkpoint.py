@@ -12,12 +12,14 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from gnvpro.arguments import check_count
 from gnvpro.files import regular_file, replacing
@@ -40,6 +42,7 @@ class Checkpoint:
         check_writable(Path(self.path))
 
 
+NUMBERS = {"memory", "sample_passes", "inner_seconds", "seconds"}
 MAGIC = b"gnvpro checkpoint 2\n"
 
 
@@ -48,8 +51,12 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
     payload = buffer.getvalue()
-    with replacing(path) as file:
-        file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    try:
+        with replacing(path) as file:
+            file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    except OSError as error:
+        text = f"checkpoint {str(path)!r} cannot be written: {error.strerror or error}; what was there before is kept"
+        raise OSError(error.errno, text, str(path)) from error
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -65,9 +72,36 @@ def load(path: Path) -> dict[str, Any]:
             f"checkpoint {str(path)!r} is damaged (its checksum does not match); remove it to start afresh"
         )
     try:
-        return torch.load(io.BytesIO(payload), weights_only=True)
+        content = torch.load(io.BytesIO(payload), weights_only=True)
     except Exception as error:  # torch does not say which ones it raises
         raise ValueError(f"checkpoint {str(path)!r} holds what gnvpro does not write: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"checkpoint {str(path)!r} holds a {type(content).__name__}; remove it to start afresh")
+    for key in NUMBERS & content.keys():
+        if type(content[key]) not in (int, float):
+            raise ValueError(f"checkpoint {str(path)!r} holds no number as its {key!r}; remove it to start afresh")
+    return content
+
+
+@contextmanager
+def taken_up(path: Path, model: nn.Module) -> Iterator[None]:
+    """Whatever goes wrong while a run takes up a checkpoint names the file, and leaves the model as it was.
+
+    A checksum that matches says that the file is whole, not that gnvpro wrote it.
+    """
+    before = [(p, p.detach().clone()) for p in model.parameters()]
+    try:
+        yield
+    except Exception as error:
+        with torch.no_grad():
+            for parameter, value in before:
+                parameter.copy_(value)
+        if isinstance(error, ValueError | TypeError) and str(error).startswith("checkpoint"):
+            raise
+        raise ValueError(
+            f"checkpoint {str(path)!r} does not hold what gnvpro writes ({type(error).__name__}: {error}); "
+            "remove it to start afresh"
+        ) from error
 
 
 def check_writable(path: Path) -> None:

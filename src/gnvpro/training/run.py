@@ -211,8 +211,7 @@ class Run:
         elif self.cursor.sweep == self.cursor.batch == 0:
             if not math.isfinite(running.point.value):
                 raise ValueError(
-                    "the model's features are not finite at its initial parameters, though inputs and parameters are; "
-                    "scale the inputs or initialise the model with smaller parameters"
+                    getattr(running.point, "trouble", "the objective is not finite at the initial parameters")
                 )
             self._store(running)
             gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None

@@ -21,7 +21,7 @@ from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.problem import HeldOut, Problem
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.penalties import Tikhonov
-from gnvpro.training.checkpoint import Checkpoint
+from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.fingerprint import describe, digest, model_parts
 from gnvpro.training.history import History, Record
 from gnvpro.training.levels import can_be_refined
@@ -184,7 +184,8 @@ def train(
         identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan, memory)
         run = Run(problem, held_out, plan, watchers, identity)
         if resume and plan.checkpoint is not None and Path(plan.checkpoint.path).exists():
-            run.resume()
+            with taken_up(Path(plan.checkpoint.path), model):
+                run.resume()
         status = run.run()
         return Result(run.problem.network.model, status, run.history)
 

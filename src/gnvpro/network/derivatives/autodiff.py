@@ -7,6 +7,7 @@ jacobian   the seeded Jacobian of every sample: vmap, over samples, of m backwar
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -73,6 +74,9 @@ def sample_jacobian(run: Callable[[Params, Tensor], Tensor], params: Params, inp
         pull = torch.func.vjp(lambda p: run(p, sample[None])[0], params)[1]
         return torch.func.vmap(pull)(own_seeds)[0]
 
-    rows = torch.func.vmap(of_one)(inputs, seeds.transpose(0, 1))
+    with warnings.catch_warnings():
+        # nothing that the user could do: recurrent layers, for example, have no batched kernel
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        rows = torch.func.vmap(of_one)(inputs, seeds.transpose(0, 1))
     m, n = seeds.shape[:2]
     return {name: value.detach().reshape(n, m, -1).permute(2, 1, 0) for name, value in rows.items()}

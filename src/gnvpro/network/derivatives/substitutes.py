@@ -1,0 +1,61 @@
+"""Operations of torch that have no second derivative, computed by others that have.
+
+Products with the Jacobian differentiate a backward pass once more. Where a model has one of these operations, they are
+replaced while its features are computed; a model without them never comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+def _embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Bags of equal size, one per row: look up, then reduce."""
+    if offsets is not None or max_norm is not None:
+        raise NotImplementedError("embedding_bag with offsets or max_norm has no second derivative")
+    rows = nn.functional.embedding(input, weight)
+    counted = torch.ones_like(input, dtype=weight.dtype)
+    if padding_idx is not None:
+        counted = (input != padding_idx % weight.shape[0]).to(weight.dtype)
+    if mode == "max":
+        hidden = (counted == 0)[..., None]
+        largest = rows.masked_fill(hidden, -torch.inf).amax(-2)
+        return torch.where(hidden.all(-2), torch.zeros_like(largest), largest)
+    factors = counted if per_sample_weights is None else counted * per_sample_weights
+    total = (rows * factors[..., None]).sum(-2)
+    return total / counted.sum(-1, keepdim=True).clamp(min=1) if mode == "mean" else total
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Distances from differences."""
+    return torch.linalg.vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, -1)
+
+
+SUBSTITUTES: dict[Callable[..., Any], Callable[..., Any]] = {
+    nn.functional.embedding_bag: _embedding_bag,
+    torch.cdist: _cdist,
+}
+
+
+class Substituted(TorchFunctionMode):
+    """While it is on, the operations in `SUBSTITUTES` are computed by others that have second derivatives."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return SUBSTITUTES.get(func, func)(*args, **(kwargs or {}))

@@ -1,0 +1,186 @@
+"""What a model's forward pass does besides computing, found out by running it before anything is trained.
+
+A forward pass may write to its inputs, to buffers and to attributes. All that is undone, so training sees one function of
+theta and inputs, and the user's tensors stay as they are. Ordinary models do nothing of the kind, and pay nothing.
+
+What cannot be undone is refused: random numbers, state that changes what the next call returns, writing to parameters,
+and features of one sample that depend on the other samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.network.derivatives.substitutes import Substituted
+from gnvpro.network.evaluation import is_compiled
+
+MODULE_INTERNALS = frozenset(vars(nn.Module()))
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a model's forward pass does besides computing, and what is done about it."""
+
+    writes_inputs: bool = False
+    buffers: tuple[str, ...] = ()  # that it writes
+    attributes: tuple[tuple[nn.Module, str], ...] = ()  # that it sets
+    compiled: bool = False
+    substitutes: bool = False  # whether it has operations without second derivatives
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Attributes that the forward pass sets are as before; operations have second derivatives."""
+        before = [(module, name, vars(module).get(name, _ABSENT)) for module, name in self.attributes]
+        with ExitStack() as stack:
+            if self.compiled:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if self.substitutes:
+                stack.enter_context(Substituted())
+            try:
+                yield
+            finally:
+                for module, name, value in before:
+                    _set_attribute(module, name, value)
+
+
+_ABSENT = object()
+
+
+def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
+    if value is _ABSENT:
+        vars(module).pop(name, None)
+    else:
+        vars(module)[name] = value
+
+
+@dataclass
+class Snapshot:
+    """Buffers and attributes of a model at one moment."""
+
+    model: nn.Module
+    buffers: list[tuple[str, nn.Module, str, Tensor, Tensor, int]] = field(init=False)
+    attributes: list[tuple[nn.Module, dict[str, Any]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.buffers = [
+            (f"{prefix}.{name}" if prefix else name, module, name, value, value.detach().clone(), value._version)
+            for prefix, module in self.model.named_modules()
+            for name, value in module._buffers.items()
+            if value is not None
+        ]
+        self.attributes = [(module, _own_attributes(module)) for module in self.model.modules()]
+
+    def changed_buffers(self) -> list[str]:
+        """Names of buffers that were written or replaced since."""
+        return [
+            full
+            for full, module, name, value, copy, version in self.buffers
+            if module._buffers.get(name) is not value or value._version != version or not _equal(value, copy)
+        ]
+
+    def changed_attributes(self) -> list[tuple[nn.Module, str]]:
+        """Attributes that were set or removed since."""
+        changed = []
+        for module, before in self.attributes:
+            now = _own_attributes(module)
+            changed += [(module, k) for k in {**before, **now} if now.get(k, _ABSENT) is not before.get(k, _ABSENT)]
+        return changed
+
+    def restore(self) -> None:
+        """Put everything back."""
+        changed = set(self.changed_buffers())
+        for full, module, name, value, copy, _ in self.buffers:
+            if full in changed:
+                module._buffers[name] = value
+                with torch.no_grad():
+                    value.copy_(copy)
+        before = {id(module): own for module, own in self.attributes}
+        for module, name in self.changed_attributes():
+            _set_attribute(module, name, before[id(module)].get(name, _ABSENT))
+
+
+def _own_attributes(module: nn.Module) -> dict[str, Any]:
+    return {k: v for k, v in vars(module).items() if k not in MODULE_INTERNALS}
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[Snapshot]:
+    """Run the model, then find the random generators, its buffers and its attributes as they were."""
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    before = Snapshot(model)
+    with torch.random.fork_rng(devices):
+        try:
+            yield before
+        finally:
+            before.restore()
+
+
+def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Tensor], inputs: Tensor) -> Habits:
+    """Run the features of a few samples twice; what cannot be trained is a ValueError that says what to do.
+
+    The model is left as it is found; `run` computes the features, samples first, at given parameters.
+    """
+    few = inputs[:2]
+    params = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def features(samples: Tensor) -> tuple[Tensor, Tensor]:
+        given = samples.clone()
+        with torch.no_grad():
+            return run(params, given).clone(), given
+
+    with restored(model) as before:
+        states = _random_states(inputs)
+        first, given = features(few)
+        second, _ = features(few)
+        drawn = any(not torch.equal(a, b) for a, b in zip(states, _random_states(inputs), strict=True))
+        writes_inputs = given._version > 0 or not _equal(given, few)
+        try:
+            alone, _ = features(few[-1:])
+        except Exception:  # such as that of BatchNorm, which has no variance of one sample
+            alone = second.new_zeros(0)
+        buffers, attributes = before.changed_buffers(), before.changed_attributes()
+    if drawn or not _close(first, second):
+        how = "draws random numbers" if drawn else "has state: run twice on the same inputs, its features differ"
+        raise ValueError(
+            f"the model's forward pass {how}, also in evaluation mode, so there is no function to minimise; use nn.Dropout "
+            "(off in evaluation) or F.dropout(..., training=self.training), and keep nothing from call to call that the "
+            "output depends on"
+        )
+    written = [name for name, value in params.items() if value._version > 0]
+    if written:
+        raise ValueError(
+            f"the model's forward pass writes to its parameter {written[0]!r} (max_norm of an embedding, weights clipped in "
+            "place?), so it is no function of its parameters; leave that out, or use torch.nn.utils.parametrize"
+        )
+    # the last one: recurrent layers run over the samples leave the first as it is
+    if not _close(second[len(second) - len(second) // len(few) :], alone):
+        raise ValueError(
+            "the model's features of a sample depend on the other samples it is run with; samples come first, so give "
+            "recurrent and attention layers batch_first=True, and let BatchNorm track its running statistics"
+        )
+    return Habits(writes_inputs, tuple(buffers), tuple(attributes), is_compiled(model))
+
+
+def _random_states(inputs: Tensor) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else states
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """The same up to rounding errors, which differ with the number of samples; features that overflow are judged later."""
+    if a.shape != b.shape:
+        return False
+    a, b = a.to(torch.float64), b.to(torch.float64)
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return True
+    return bool((a - b).abs().max() <= 1e-3 * max(float(a.abs().max()), 1e-30)) if a.numel() else True
