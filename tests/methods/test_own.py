@@ -30,6 +30,7 @@ def documented() -> dict[str, Any]:
     section = page.split("## Write your own solver")[1].split("\n## ")[0]
     module = type(sys)("documented")  # dataclasses look for the module of a class
     sys.modules["documented"] = module
+    torch.manual_seed(0)
     vars(module).update(torch=torch, gnvpro=gnvpro, x=INPUTS[:, :1], y=REAL[:, :1])
     for block in python_blocks(section):
         exec(compile(block, "extend.md", "exec", dont_inherit=True), vars(module))

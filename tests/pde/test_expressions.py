@@ -153,7 +153,9 @@ def test_linear_expressions_are_linear(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda u: u * u, lambda u: u**2, lambda u: pde.sin(u), lambda u: u * pde.d(u, 0), lambda u: 1 / u], ids=str
+    "make",
+    [lambda u: u * u, lambda u: u**2, lambda u: pde.sin(u), lambda u: u * pde.d(u, 0), lambda u: 1 / u],
+    ids=["product", "power", "sine", "convection", "quotient"],
 )
 def test_other_expressions_are_known_not_to_be_linear(make) -> None:  # type: ignore[no-untyped-def]
     assert not Equation(make(field()), POINTS, 0.0).linear

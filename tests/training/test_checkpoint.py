@@ -159,7 +159,6 @@ def test_without_resume_an_old_file_is_overwritten(tmp_path):
         ({"head_penalty": 0.5}, "head_penalty"),
         ({"seed": 7}, "seed"),
         ({"solver": None, "method": "lbfgs-vpro"}, "method was .*GNvpro.*, now it is .*LBFGSvpro"),
-        ({"work": 50}, "work"),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_refused_saying_which(change, told, tmp_path):
@@ -259,7 +258,7 @@ def test_keyboard_interrupt_writes_the_last_iteration(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run("adam", checkpoint=gnvpro.Checkpoint(path, every=1000), listeners=interrupt)
-    assert len(json.loads(checkpoint.load(path)["history"])) == 4
+    assert len(checkpoint.load(path)["history"].splitlines()) == 4
 
 
 if __name__ == "__main__":  # the script that is killed

@@ -85,7 +85,6 @@ class RunningLBFGS:
     """L-BFGS under way."""
 
     bound = None
-    next_passes = 2
 
     def __init__(self, first: ReducedPoint, budget: Budget, history_size: int, state: State | None) -> None:
         self.objective, self.budget, self.status = first.problem.reduced, budget, Status.RUNNING
@@ -104,6 +103,11 @@ class RunningLBFGS:
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])
             self._evaluated_point()
+
+    @property
+    def next_passes(self) -> int:
+        """A trial and its gradient, and the gradient of the first point until it is known."""
+        return 2 if self._point is not None else 3
 
     @property
     def point(self) -> Any:
