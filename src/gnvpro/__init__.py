@@ -14,6 +14,7 @@ from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton, NewtonKrylov
 from gnvpro.linalg.operators import LinearOperator
+from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.auto import Auto
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
@@ -25,6 +26,9 @@ from gnvpro.minimize.step_rules import LocalModel, Step
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
 from gnvpro.problem.penalties import Tikhonov, time_differences
+from gnvpro.stochastic.batch_head import BatchHead
+from gnvpro.stochastic.reduced_loss import ReducedLoss
+from gnvpro.stochastic.rotated_adam import RotatedAdam
 from gnvpro.training import listeners
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
@@ -41,7 +45,9 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 __all__ = [
     "Adam",
+    "AdamVPro",
     "Auto",
+    "BatchHead",
     "Batches",
     "Checkpoint",
     "Dense",
@@ -67,7 +73,9 @@ __all__ = [
     "NewtonKrylov",
     "Problem",
     "Record",
+    "ReducedLoss",
     "Result",
+    "RotatedAdam",
     "Running",
     "Solver",
     "Status",

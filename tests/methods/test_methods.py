@@ -19,6 +19,7 @@ METHODS = {
     "gnvpro": gnvpro.GNvpro(solver=KRYLOV),
     "gauss-newton": gnvpro.GaussNewton(solver=KRYLOV),
     "lbfgs-vpro": gnvpro.LBFGSvpro(),
+    "adam-vpro": gnvpro.AdamVPro(),
     "adam": gnvpro.Adam(),
     "nesterov": gnvpro.Nesterov(),
 }
@@ -50,6 +51,7 @@ def train(model, inputs, targets, **arguments):
         (gnvpro.GNvpro(solver="krylov"), 2000, 1e-12),
         (gnvpro.GaussNewton(), 2000, 1e-12),
         (gnvpro.LBFGSvpro(), 1000, 1e-8),
+        (gnvpro.AdamVPro(batch_size=10), 800, 0.1),
         (gnvpro.Adam(lr=0.02, batch_size=10), 800, 0.1),
         (gnvpro.Nesterov(lr=0.05, batch_size=10), 800, 0.1),
     ],

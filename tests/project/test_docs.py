@@ -11,7 +11,7 @@ from test_readme import python_blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-RUNNABLE = ("index", "method", "choose", "extend", "faq", "equations")
+RUNNABLE = ("index", "method", "choose", "own_loop", "extend", "faq", "equations")
 
 
 @pytest.mark.slow

@@ -361,7 +361,7 @@ def test_train_takes_at_most_twenty_arguments_and_says_what_each_is_when_left_ou
 
 def test_a_name_is_short_for_the_object_with_its_defaults():
     methods = {"gnvpro": gnvpro.GNvpro(), "lbfgs-vpro": gnvpro.LBFGSvpro(), "adam": gnvpro.Adam()}
-    methods |= {"gauss-newton": gnvpro.GaussNewton(), "nesterov": gnvpro.Nesterov()}
+    methods |= {"gauss-newton": gnvpro.GaussNewton(), "nesterov": gnvpro.Nesterov(), "adam-vpro": gnvpro.AdamVPro()}
     solvers = {"auto": gnvpro.Auto(), "dense": gnvpro.Dense(), "hybrid": gnvpro.Hybrid(), "krylov": gnvpro.Krylov()}
     assert set(methods) == set(METHODS)
     assert set(solvers) == set(SOLVERS)

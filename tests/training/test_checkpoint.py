@@ -28,6 +28,7 @@ RUNS = {
     "hybrid": {"solver": gnvpro.Hybrid(max_rank=3), "loss": "multinomial"},
     "gauss-newton": {"method": gnvpro.GaussNewton(solver=KRYLOV)},
     "lbfgs-vpro": {"method": "lbfgs-vpro", "loss": "multinomial"},
+    "adam-vpro": {"method": gnvpro.AdamVPro(batch_size=6), "loss": "multinomial"},
     "adam": {"method": gnvpro.Adam(batch_size=6)},
     "nesterov": {"method": gnvpro.Nesterov(batch_size=6)},
     "batches": {

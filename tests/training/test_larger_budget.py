@@ -18,6 +18,7 @@ METHODS = {
     "dense": gnvpro.GNvpro(solver="dense"),
     "gauss-newton": gnvpro.GaussNewton(),
     "lbfgs-vpro": gnvpro.LBFGSvpro(),
+    "adam-vpro": gnvpro.AdamVPro(),
     "adam": gnvpro.Adam(),
     "nesterov": gnvpro.Nesterov(),
 }

@@ -31,6 +31,7 @@ METHODS: dict[str, gnvpro.Method] = {
     "dense in batches": gnvpro.GNvpro(solver="dense", batches=gnvpro.Batches(90, iterations=2)),
     "gauss-newton": gnvpro.GaussNewton(solver=gnvpro.Krylov(max_rank=5)),
     "lbfgs-vpro": gnvpro.LBFGSvpro(),
+    "adam-vpro": gnvpro.AdamVPro(batch_size=32),
     "adam": gnvpro.Adam(batch_size=32),
     "nesterov": gnvpro.Nesterov(batch_size=32),
 }

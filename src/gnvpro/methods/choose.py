@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gnvpro.arguments import check_choice
+from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.methods.stochastic import Adam, Nesterov
 
 METHODS: dict[str, Callable[[], Method]] = {
-    kind.name: kind for kind in (GNvpro, GaussNewton, LBFGSvpro, Adam, Nesterov)
+    kind.name: kind for kind in (GNvpro, GaussNewton, LBFGSvpro, AdamVPro, Adam, Nesterov)
 }
 
 

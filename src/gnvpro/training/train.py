@@ -86,9 +86,10 @@ def train(
         inputs: what the model takes, samples first.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
-        method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "gauss-newton", "adam" and
-            "nesterov" train theta and W together, from the eliminated head. Or an object with settings, such as
-            `gnvpro.Adam(lr=1e-2, batch_size=128)` or `gnvpro.GNvpro(batches=gnvpro.Batches(10_000))`.
+        method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
+            batches, for large sets; "gauss-newton", "adam" and "nesterov" train theta and W together, from the eliminated
+            head. Or an object with settings, such as `gnvpro.Adam(lr=1e-2, batch_size=128)` or
+            `gnvpro.GNvpro(batches=gnvpro.Batches(10_000))`.
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps

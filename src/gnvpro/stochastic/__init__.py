@@ -1,0 +1,1 @@
+"""Stochastic variable projection: the head is eliminated on each batch."""

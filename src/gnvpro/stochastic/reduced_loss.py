@@ -1,0 +1,319 @@
+"""The reduced loss of a batch, for a training loop of one's own.
+
+    phi_b(theta)  =  min_W  misfit_b(Z(theta) W') + a2/2 |W|^2 + rho/2 |W - W_last|^2
+
+The head is not among the parameters: it is eliminated on each batch, near the head of the batch before (`batch_head`). At the
+minimum W_b the derivative in W is zero, so phi_b changes with theta as the misfit does at a fixed head (the envelope theorem):
+
+    d phi_b / d Z  =  G W_b,         G = d misfit / d outputs at Z W_b'
+
+which is what `backward` hands to the features; dropout, BatchNorm, hooks and DistributedDataParallel go their usual way.
+
+A batch's head is good for its own batch and for nothing else. While training, the model holds a running average of the
+batches' heads, for readings on the way; `refit` puts the head into the model that is best for all samples.
+
+Legend: a2 -> head_penalty, rho -> BatchHead.proximal, Z -> features, W_b -> fit.W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.arguments import check_method, check_number
+from gnvpro.head.choose import default_eliminator
+from gnvpro.head.eliminator import Eliminator, WarmStart, append_bias_column
+from gnvpro.network.evaluation import evaluating
+from gnvpro.network.find_head import Head, find_head
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.objectives.arguments import check_model, check_targets
+from gnvpro.problem.losses import Loss, get_loss
+from gnvpro.problem.misfit import Misfit
+from gnvpro.problem.penalties import ridge
+from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
+
+RUNNING = 0.05  # of the running head is new with each batch
+
+Samples = Iterable[Any] | tuple[Tensor, Tensor]
+
+
+class ReducedLoss:
+    """The loss of a batch with the head eliminated on it, as a function of the other parameters.
+
+    Args:
+        model: ends in an nn.Linear or a 1x1 nn.Conv2d; may be wrapped in DistributedDataParallel.
+        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
+        head_penalty: a2 in a2/2 |W|^2, the bias included. Default 1e-10 for least squares, else 1e-4.
+        head: the name of the last layer; by default the last one registered that could be it. The first batch shows
+            whether it computes the model's output, and only once in a forward pass.
+        batch_head: how the head is held near the last one.
+
+    A batch may be smaller than the number of features, and classes may be missing from it: the head then stays where it
+    was along the directions that the batch says nothing about. A batch whose features or targets are not finite raises
+    ValueError and leaves the last head as it was, so that a loop may skip it. The head gets no gradient: an optimiser
+    that was given all of the model's parameters leaves it alone.
+
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.rand(64, 2)
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    >>> criterion = ReducedLoss(model, loss="least_squares")
+    >>> optimizer = torch.optim.Adam(criterion.parameters(), lr=1e-2)
+    >>> for _ in range(30):
+    ...     optimizer.zero_grad()
+    ...     criterion(x, x.prod(1, keepdim=True)).backward()
+    ...     optimizer.step()
+    >>> criterion.refit((x, x.prod(1, keepdim=True))) < 1e-3
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        loss: str | Loss,
+        head_penalty: float | None = None,
+        head: str | None = None,
+        batch_head: BatchHead | None = None,
+    ) -> None:
+        self.model = check_model(model)
+        self.loss = get_loss(loss)
+        default = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
+        self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
+        if batch_head is not None and not isinstance(batch_head, BatchHead):
+            raise TypeError(f"batch_head must be an object such as gnvpro.BatchHead(proximal=0.1), got {batch_head!r}")
+        self.batch_head = batch_head or BatchHead()
+        trouble = self.batch_head.why_not(self.loss)
+        if trouble is not None:
+            raise ValueError(f"batch_head cannot be used: {trouble}")
+        self._plain = _unwrapped(model)
+        self._head_name, self._head = _named_head(self._plain, head)
+        self._given = head is not None
+        self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
+        self._memory: HeadMemory | None = None
+        self._running: Tensor | None = None
+        self._batches = 0
+
+    # -- what an optimiser is given
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and trainable parameters outside of the head."""
+        head = {id(p) for p in self._head.parameters()}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in head:
+                yield name, parameter
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trainable parameters outside of the head."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    # -- a batch
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The reduced loss of a batch: eliminates the head on it; `backward` gives the gradient in theta.
+
+        Args:
+            inputs: what the model takes, samples first.
+            targets: as `gnvpro.train` takes them.
+
+        Raises:
+            ValueError: where features or targets are not finite, shapes do not fit, or the model has no head to eliminate.
+        """
+        network = self._see(inputs)
+        with _handing_on(self._head, keep_in_graph=self.model is not self._plain):
+            features = self.model(inputs)
+        misfit = check_targets("targets", targets, inputs, network, self.loss)
+        Z = _finite(append_bias_column(network.rows(features.detach()), network.bias))
+        memory = self._memory or self.batch_head.first(network.W())
+        fit = self.batch_head.fit(Z, misfit, self.head_penalty, memory)
+        self._memory = fit.memory
+        self._average(network, fit.W)
+        cotangent = (misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]).to(features.dtype)
+        return _Envelope.apply(network.rows(features), cotangent, fit.value)
+
+    def _see(self, inputs: Tensor) -> SeparableNetwork:
+        """The model as features and head, looked at when the first batch comes."""
+        if self._network is None:
+            if not isinstance(inputs, Tensor) or inputs.ndim < 2 or not len(inputs):
+                raise ValueError(f"inputs must be a tensor of samples, first axis, got {_told(inputs)}")
+            with evaluating(self._plain):
+                try:
+                    location = find_head(self._plain, inputs[:2], self._head_name)
+                except ValueError as error:
+                    self._refuse(error)
+            self._network = SeparableNetwork(self._plain, location)
+        return self._network
+
+    def _refuse(self, error: ValueError) -> NoReturn:
+        if self._given:
+            raise error
+        raise ValueError(
+            f"{error} (head={self._head_name!r} is the last layer registered that could be a head; name another one "
+            "with head=...)"
+        ) from None
+
+    def _average(self, network: SeparableNetwork, W: Tensor) -> None:
+        """Keep a running head in the model."""
+        self._batches += 1
+        new = max(RUNNING, 1 / self._batches)
+        self._running = W if self._running is None else torch.lerp(self._running, W, new)
+        self._write(network, self._running)
+
+    def _write(self, network: SeparableNetwork, W: Tensor) -> None:
+        own = dict(self._plain.named_parameters())
+        with torch.no_grad():
+            for name, value in network.split_head(W).items():
+                own[name].copy_(value)
+
+    # -- all samples
+
+    @torch.no_grad()
+    def refit(self, samples: Samples, eliminator: Eliminator | None = None) -> float:
+        """Eliminate the head over all samples and write it into the model.
+
+        Args:
+            samples: a pair (inputs, targets) of tensors, or a loader of such pairs. In a process group each process gives
+                its own samples, and all get the head that is best for the samples of all.
+            eliminator: how, for example `gnvpro.NewtonKrylov()`; chosen by default.
+
+        Returns:
+            The objective: mean loss plus a2/2 |W|^2.
+
+        Raises:
+            ValueError: where there are no samples, features or targets are not finite, or the eliminator is for other losses.
+        """
+        check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
+        trouble = eliminator.why_not(self.loss) if eliminator is not None else None
+        if trouble is not None:
+            raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
+        rows, targets = [], []
+        with evaluating(self._plain):
+            for inputs, labels in _batches_of(samples):
+                network = self._see(inputs)
+                with _handing_on(self._head, keep_in_graph=False):
+                    features = self._plain(inputs)
+                rows.append(_finite(append_bias_column(network.rows(features), network.bias)))
+                targets.append(check_targets("targets", labels, inputs, network, self.loss).targets)
+        if not rows:
+            raise ValueError("samples yielded nothing: refit needs at least one batch of (inputs, targets)")
+        Z, C = (_of_all_processes(torch.cat(parts)) for parts in (rows, targets))
+        network = self._see(inputs)
+        misfit = Misfit.mean(self.loss, C)
+        solver = eliminator or default_eliminator(self.loss, network.n_targets * Z.shape[1])
+        fit = solver.fit(append_bias_column(Z, False), misfit, self.head_penalty, WarmStart(network.W()))
+        self._running = fit.W
+        self._memory = HeadMemory(fit.W, (self._memory or self.batch_head.first(fit.W)).proximal)
+        self._write(network, fit.W)
+        return misfit.value(fit.outputs) + ridge(self.head_penalty, fit.W)
+
+    # -- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs, beside the state of the model and of the optimiser."""
+        memory = self._memory
+        return {
+            "batches": self._batches,
+            "running": self._running,
+            "W": memory.W if memory else None,
+            "proximal": memory.proximal if memory else None,
+            "factor": memory.factor if memory else None,
+            "age": memory.age if memory else 0,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the loss did whose state this is."""
+        shape = (self._head.weight.shape[0], self._head.weight.shape[1] + (self._head.bias is not None))
+        for key in ("W", "running"):
+            if state[key] is not None and tuple(state[key].shape) != shape:
+                raise ValueError(f"state has a head of shape {tuple(state[key].shape)}, the model one of {shape}")
+        self._batches, self._running = state["batches"], state["running"]
+        self._memory = None
+        if state["W"] is not None:
+            self._memory = HeadMemory(state["W"], state["proximal"], state["factor"], state["age"])
+
+    def __repr__(self) -> str:
+        return (
+            f"ReducedLoss({type(self._plain).__name__}, loss={type(self.loss).__name__}, head={self._head_name!r}, "
+            f"head_penalty={self.head_penalty:g}, batch_head={self.batch_head!r})"
+        )
+
+
+class _Envelope(torch.autograd.Function):
+    """A number with a known derivative in the features."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, cotangent: Tensor, value: float) -> Tensor:
+        ctx.save_for_backward(cotangent)
+        return features.new_tensor(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (cotangent,) = ctx.saved_tensors
+        return grad * cotangent, None, None
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside DistributedDataParallel or DataParallel."""
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    return model.module if isinstance(model, wrappers) else model
+
+
+def _named_head(model: nn.Module, name: str | None) -> tuple[str, Head]:
+    """The layer of that name, or the last one that could be a head."""
+    layers = {
+        key: module
+        for key, module in model.named_modules()
+        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1))
+    }
+    if not layers:
+        raise ValueError("the model has no nn.Linear or 1x1 nn.Conv2d that could be its head; end it in one")
+    chosen = next(reversed(layers)) if name is None else name
+    if chosen not in layers:
+        raise ValueError(f"head={name!r} is not a linear layer of the model; it has {', '.join(map(repr, layers))}")
+    return chosen, layers[chosen]
+
+
+@contextmanager
+def _handing_on(head: nn.Module, keep_in_graph: bool) -> Iterator[None]:
+    """The model returns its features; DistributedDataParallel wants every parameter to take part, here with a factor 0."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return args[0] + sum(0.0 * p.sum() for p in module.parameters()) if keep_in_graph else args[0]
+
+    handle = head.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _finite(Z: Tensor) -> Tensor:
+    if not torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
+        bad = int((~torch.isfinite(Z.square()).all(1)).sum())
+        raise ValueError(
+            f"features are not finite in {bad} of {len(Z)} rows of the batch: NaN in the inputs, or parameters that have "
+            "diverged; the head was left as it was"
+        )
+    return Z
+
+
+def _batches_of(samples: Samples) -> Iterable[Any]:
+    pair = isinstance(samples, tuple | list) and len(samples) == 2 and all(isinstance(s, Tensor) for s in samples)
+    return [samples] if pair else samples
+
+
+def _of_all_processes(rows: Tensor) -> Tensor:
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        return rows
+    parts: list[Any] = [None] * group.get_world_size()
+    group.all_gather_object(parts, rows)
+    return torch.cat(parts)
+
+
+def _told(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

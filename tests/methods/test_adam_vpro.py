@@ -1,0 +1,152 @@
+"""ADAM with the head eliminated on each batch: what it reaches, its work, its rate, checkpoints and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import gnvpro
+from gnvpro.methods import adam_vpro
+from gnvpro.methods.protocol import Budget, Start
+from stochastic_cases import network, samples
+
+
+def test_it_trains_within_its_work_and_tells_the_validation() -> None:
+    x, y = samples(800, "least_squares")
+    result = gnvpro.train(
+        network(width=12),
+        x[:600],
+        y[:600],
+        loss="least_squares",
+        method="adam-vpro",
+        work=60,
+        validation=(x[600:], y[600:]),
+    )
+    history = result.history
+    assert result.work <= 60
+    assert history[-1].loss < 0.2 * history[0].loss
+    last, first = history[-1].validation_loss, history[0].validation_loss
+    assert last is not None
+    assert first is not None
+    assert last < 0.3 * first
+    with torch.no_grad():  # the head in the model is eliminated over all samples
+        Z = torch.cat([result.model[:-1](x[:600]), torch.ones(600, 1, dtype=torch.float64)], 1)  # type: ignore[index]
+        residual = result.model(x[:600]) - y[:600]
+    assert float((Z.T @ residual / 600).norm()) < 1e-7
+
+
+def test_it_classifies() -> None:
+    x, y = samples(600, "multinomial")
+    result = gnvpro.train(network(), x, y, loss="multinomial", method=gnvpro.AdamVPro(batch_size=60), work=60)
+    assert (result.history[-1].accuracy or 0) > 0.9 > (result.history[0].accuracy or 1)
+
+
+def test_an_epoch_is_two_passes_and_the_first_elimination_one() -> None:
+    x, y = samples(96, "multinomial")
+    work = gnvpro.train(network(), x, y, loss="multinomial", method="adam-vpro", work=9).history.column("work")
+    assert work == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradient(loss: str) -> None:
+    """In unrotated coordinates the first move of ADAM has the size of the rate and the gradient's sign."""
+    x, y = samples(60, loss)
+    problem = gnvpro.Problem(network(), x, y, loss=loss)
+    head = gnvpro.BatchHead(proximal=0.0) if loss == "least_squares" else gnvpro.BatchHead(proximal=0.0, rtol=1e-12)
+    method = gnvpro.AdamVPro(lr=1e-3, batch_size=60, batch_head=head, rotate=False)
+    theta = problem.theta()
+    running = method.begin(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
+    batch = torch.arange(60)
+    for _ in range(2):  # the first one only learns the coordinates
+        value = running._step(batch, 1e-3)
+    point = problem.reduced.at(theta)
+    assert value == pytest.approx(point.value, rel=1e-9)
+    gradient = point.gradient()
+    moved, large = running._theta() - theta, gradient.abs() > 1e-6
+    torch.testing.assert_close(moved[large], -1e-3 * gradient[large].sign(), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_it_resumes_to_the_last_bit(loss: str, tmp_path: Path) -> None:
+    x, y = samples(300, loss)
+
+    class Stop(Exception):
+        pass
+
+    def run(path: Path, stop: int | None, resume: bool) -> gnvpro.Result:
+        def listen(record: gnvpro.Record) -> None:
+            if record.iteration == stop:
+                raise Stop
+
+        checkpoint = gnvpro.Checkpoint(path, every=1)
+        settings = {"checkpoint": checkpoint, "resume": resume, "listeners": listen}
+        return gnvpro.train(network(), x, y, loss=loss, method="adam-vpro", work=30, **settings)
+
+    whole = run(tmp_path / "a", None, False)
+    with pytest.raises(Stop):
+        run(tmp_path / "b", 5, False)
+    resumed = run(tmp_path / "b", None, True)
+    for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert whole.history.column("loss") == resumed.history.column("loss")
+    assert whole.history.column("work") == resumed.history.column("work")
+
+
+def test_later_steps_do_not_write_into_a_state() -> None:
+    x, y = samples(200, "multinomial")
+    problem = gnvpro.Problem(network(), x, y, loss="multinomial")
+    method, budget = gnvpro.AdamVPro(lr=1e-2), Budget(problem.meter, 40.0)
+    running = method.begin(problem, Start(problem.theta()), budget, 0, None)
+    running.iterate()
+    state = running.state()
+    work = problem.meter.sample_passes
+    losses = []
+    for again in (running, method.begin(problem, Start(problem.theta()), budget, 0, state)):
+        problem.meter.sample_passes = work
+        again.iterate()
+        losses.append(again.point.value)
+    assert losses[0] == losses[1]
+
+
+def test_a_rate_that_is_far_too_large_is_lowered() -> None:
+    x, y = samples(600, "least_squares")
+    result = gnvpro.train(
+        network(width=12), x, y, loss="least_squares", method=gnvpro.AdamVPro(lr=20.0, batch_size=60), work=100
+    )
+    assert result.history[-1].loss < 0.9 * result.history[0].loss
+    assert 0 < (result.history[-1].radius or 0) < 20
+
+
+def test_the_rate_is_found_where_the_budget_has_room_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(400, "least_squares")
+    monkeypatch.setattr(adam_vpro, "TRIAL", 10)
+    rates = {}
+    for work in (8, 60):  # trials take at most 7.5 passes here
+        history = gnvpro.train(network(), x, y, loss="least_squares", method="adam-vpro", work=work).history
+        rates[work] = history[1].radius
+        assert history[-1].work <= work
+        assert (history[1].work > 3) == (work == 60)  # trials are work
+    assert rates[8] == adam_vpro.UNTRIED != rates[60]
+
+
+def test_settings_that_cannot_be_used_are_refused() -> None:
+    for settings, message in (
+        ({"lr": 0.0}, "lr must be above 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gnvpro.AdamVPro(**settings)
+    with pytest.raises(TypeError, match=r"gnvpro\.BatchHead"):
+        gnvpro.AdamVPro(batch_head=0.1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rotate must be True or False"):
+        gnvpro.AdamVPro(rotate=1)  # type: ignore[arg-type]
+    x, y = samples(40, "least_squares")
+    newton = gnvpro.AdamVPro(batch_head=gnvpro.BatchHead(steps=3))
+    with pytest.raises(ValueError, match="solved directly"):
+        gnvpro.train(network(), x, y, loss="least_squares", method=newton)
+    with pytest.raises(ValueError, match="makes its steps itself"):
+        gnvpro.train(network(), x, y, loss="least_squares", method="adam-vpro", solver="dense")
+    assert dataclasses.replace(newton, lr=1e-2).lr == 1e-2

@@ -1,0 +1,96 @@
+"""The head of a batch: where its minimum is, how near it stays to the last one, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnvpro import BatchHead, HalfSquaredError, Multinomial
+from stochastic_cases import misfit_of, samples
+
+
+def test_a_large_head_reaches_the_minimum_too() -> None:
+    x, y = samples(50, "multinomial")
+    Z = torch.cat([torch.cos(x @ torch.randn(4, 600, dtype=torch.float64)), torch.ones(50, 1, dtype=torch.float64)], 1)
+    misfit, W = misfit_of("multinomial", y), 0.1 * torch.randn(3, 601, dtype=torch.float64)
+    settings = BatchHead(proximal=0.5, rtol=1e-8, steps=50)
+    fit = settings.fit(Z, misfit, 1e-2, settings.first(W))
+    residual = misfit.gradient(Z @ fit.W.T).T @ Z + 1e-2 * fit.W + 0.5 * (fit.W - W)
+    assert float(residual.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.3])
+def test_least_squares_is_solved_directly(proximal: float) -> None:
+    x, y = samples(50, "least_squares")
+    misfit, W = misfit_of("least_squares", y), torch.ones(3, 4, dtype=torch.float64)
+    settings = BatchHead(proximal=proximal)
+    fit = settings.fit(x, misfit, 0.0, settings.first(W))
+    gradient = misfit.gradient(x @ fit.W.T).T @ x + proximal * (fit.W - W)
+    assert float(gradient.norm()) < 1e-12
+    torch.testing.assert_close(fit.outputs, x @ fit.W.T)
+
+
+def test_a_heavier_proximal_weight_holds_the_head_nearer() -> None:
+    x, y = samples(30, "multinomial")
+    misfit, W = misfit_of("multinomial", y), torch.zeros(3, 4, dtype=torch.float64)
+    moved = []
+    for proximal in (0.01, 0.1, 1.0):
+        settings = BatchHead(proximal=proximal, rtol=1e-10, steps=50)
+        moved.append(float((settings.fit(x, misfit, 0.0, settings.first(W)).W - W).norm()))
+    assert moved[0] > 1.5 * moved[1] > 3 * moved[2] > 0
+
+
+def test_inner_steps_are_few_once_the_factor_is_kept() -> None:
+    torch.manual_seed(0)
+    x, y = samples(2000, "multinomial")
+    settings = BatchHead(proximal=0.3)
+    memory = settings.first(torch.zeros(3, 4, dtype=torch.float64))
+    steps, factors = [], []
+    for part, labels in zip(x.split(100), y.split(100), strict=True):
+        fit = settings.fit(part, misfit_of("multinomial", labels), 1e-4, memory)
+        memory = fit.memory
+        steps.append(fit.steps)
+        factors.append(memory.age == 0)
+    assert max(steps[2:]) <= 3
+    assert sum(factors) < len(factors) / 2
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_the_proximal_weight_is_found_at_which_the_head_has_its_freedom(share: float) -> None:
+    """tr H (H + rho)^-1, of the diagonal blocks, is the share of the samples that was asked for."""
+    x, y = samples(400, "multinomial")
+    Z = torch.cos(x @ torch.randn(4, 40, dtype=torch.float64))
+    misfit, settings = misfit_of("multinomial", y), BatchHead(freedom=0.2, steps=1)
+    memory = settings.first(torch.zeros(3, 40, dtype=torch.float64))
+    for _ in range(12 * 21):  # it is adapted on one batch in twenty-one
+        memory = settings.fit(Z, misfit, 1e-4, memory, share).memory
+    apply, freedom = misfit.hessian(Z @ memory.W.T), 0.0
+    for k in range(3):
+        unit = torch.zeros(400, 3, dtype=torch.float64)
+        unit[:, k] = 1
+        H = (apply(unit)[:, k, None] * Z).T @ Z + 1e-4 * torch.eye(40, dtype=torch.float64)
+        freedom += float(torch.linalg.solve(H + memory.proximal * torch.eye(40, dtype=torch.float64), H).trace())
+    assert freedom == pytest.approx(share * 0.2 * 400, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"proximal": "none"}, 'must be a number or "auto"'),
+        ({"proximal": -1.0}, "proximal must be at least 0"),
+        ({"proximal": 0.1, "freedom": 0.2}, "freedom is what proximal='auto' aims at"),
+        ({"freedom": 0.0}, "freedom must be above 0"),
+        ({"rtol": 0.0}, "rtol must be above 0"),
+        ({"steps": 0}, "steps must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BatchHead(**settings)  # type: ignore[arg-type]
+
+
+def test_settings_of_newtons_method_are_refused_for_least_squares() -> None:
+    for settings in (BatchHead(rtol=1e-3), BatchHead(steps=3)):
+        assert "solved directly" in (settings.why_not(HalfSquaredError()) or "")
+        assert settings.why_not(Multinomial()) is None
+    assert BatchHead(proximal=0.1).why_not(HalfSquaredError()) is None
