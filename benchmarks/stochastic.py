@@ -168,7 +168,9 @@ def adam_vpro(bench: Bench, seed: int, epochs: float) -> Outcome:
         head_penalty=head,
     )  # fmt: skip
     spent = time.process_time() - start
-    objective = result.history[-1].misfit + 0.5 * head * sum(float(p.square().sum()) for p in model[-1].parameters())
+    objective = result.history[-1].misfit + 0.5 * head * sum(
+        float(p.detach().square().sum()) for p in model[-1].parameters()
+    )
     return Outcome(bench.score(model), objective, spent)
 
 
