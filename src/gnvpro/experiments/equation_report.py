@@ -14,6 +14,7 @@ import numpy as np
 from gnvpro.experiments.equations import EQUATIONS, EquationProblem
 from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, read_json
 from gnvpro.experiments.run_equations import METHODS, SOLUTION
+from gnvpro.experiments.saved import is_equation
 from gnvpro.experiments.style import new_figure
 
 COLOURS = {"gnvpro": "#0072B2", "lbfgs": "#009E73", "adam": "#E69F00", "frozen": "#666666"}
@@ -38,11 +39,8 @@ def equation_sections(directory: Path, out: Path) -> tuple[list[str], list[str]]
     """A section for each equation with finished runs below a directory, and a sentence for each run that is not whole."""
     groups: dict[str, list[SolvedRun]] = {}
     problems = []
-    for path in sorted(directory.rglob(CONFIG)):
+    for path in filter(is_equation, sorted(directory.rglob(CONFIG))):
         try:
-            config = read_json(path)
-            if config.get("kind") != "equation":
-                continue
             run = _read(path.parent)
             groups.setdefault(str(run.metrics["experiment"]), []).append(run)
         except (ValueError, OSError, KeyError) as error:
