@@ -90,6 +90,7 @@ def test_serves_every_loss():
 
 
 def test_auto_begins_with_quasi_newton_steps_and_goes_on_with_exact_ones(monkeypatch):
+    monkeypatch.setattr("gnvpro.methods.auto.EXPENSIVE_DIRECTIONS", 1)  # there are few here
     monkeypatch.setattr("gnvpro.methods.auto.CHEAP_WINDOW", 8)
     assert kinds(trained("auto", "least_squares", work=600).history) == ["hybrid", "dense"]
 
@@ -97,13 +98,13 @@ def test_auto_begins_with_quasi_newton_steps_and_goes_on_with_exact_ones(monkeyp
 @pytest.mark.parametrize(("expensive_from", "expected"), [(1000, ["dense"]), (1, ["krylov", "dense"])])
 def test_auto_begins_with_krylov_steps_where_a_matrix_is_expensive(monkeypatch, expensive_from, expected):
     """For losses other than least squares that is a matter of how many directions there are."""
-    monkeypatch.setattr("gnvpro.methods.auto.KRYLOV_DIRECTIONS", expensive_from)
+    monkeypatch.setattr("gnvpro.methods.auto.EXPENSIVE_DIRECTIONS", expensive_from)
     monkeypatch.setattr("gnvpro.methods.auto.KRYLOV_WINDOW", 4)
     assert kinds(trained(gnvpro.Auto(max_rank=5), work=300).history) == expected
 
 
 def test_auto_gives_its_settings_to_its_steps(monkeypatch):
-    monkeypatch.setattr("gnvpro.methods.auto.KRYLOV_DIRECTIONS", 1)
+    monkeypatch.setattr("gnvpro.methods.auto.EXPENSIVE_DIRECTIONS", 1)
     monkeypatch.setattr("gnvpro.methods.auto.KRYLOV_WINDOW", 2)
     solver = gnvpro.Auto(max_rank=2, rtol=0.0, dense=gnvpro.Dense(step_control="damping"))
     history = trained(solver, work=200).history[1:]
@@ -189,7 +190,8 @@ def test_where_work_is_scarce_the_window_is_the_work_of_an_exact_step():
     assert kinds(history) == ["dense"]
 
 
-def test_auto_has_a_cheap_phase_on_the_first_batch_only():
+def test_auto_has_a_cheap_phase_on_the_first_batch_only(monkeypatch):
+    monkeypatch.setattr("gnvpro.methods.auto.EXPENSIVE_DIRECTIONS", 1)  # there are few here
     method = gnvpro.GNvpro(batches=gnvpro.Batches(len(INPUTS) // 2, iterations=3))
     history = trained("auto", "least_squares", work=100, method=method).history
     for batch, expected in (((0, 0), "hybrid"), ((0, 1), "dense"), ((1, 0), "dense")):

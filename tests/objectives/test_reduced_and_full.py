@@ -161,9 +161,9 @@ def test_jacobians_are_exact_transposes_at_every_rank_of_the_inner_krylov_space(
     for rank in range(1, m.point.W.numel() + 1):
         point = m.reduced_at(m.theta, NewtonKrylov(max_rank=rank, krylov_rtol=1e-14))
         gaps.append(adjoint_gap(point.jacobian()))
-        gaps.append(adjoint_gap(point._derivatives.head_jacobian))
+        gaps.append(adjoint_gap(point.sensitivity.head_jacobian))
         gaps.append(adjoint_gap(point.curvature()))
-        inverse = point._derivatives.fit.inverse_hessian
+        inverse = point.sensitivity.fit.inverse_hessian
         gaps.append(adjoint_gap(inverse))
         ranks.add(int(torch.linalg.matrix_rank(inverse.dense())))
     assert max(gaps) <= 1e-12
@@ -174,7 +174,7 @@ def test_at_full_rank_the_pseudo_inverse_gives_the_dense_gauss_newton_matrix():
     m = made("mlp, logistic")
     eliminator = NewtonKrylov(max_rank=100, krylov_rtol=1e-14)
     point = m.reduced_at(m.theta, eliminator)
-    assert not point._derivatives.fit.exact
+    assert not point.sensitivity.fit.inverse_is_exact
     assert against_dense(point.curvature(), m.reference.gauss_newton) <= 1e-6
 
 

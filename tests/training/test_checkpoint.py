@@ -96,7 +96,7 @@ def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_sam
     tmp_path, monkeypatch, loss, cheap
 ):
     """`auto` takes cheap steps, then exact ones."""
-    monkeypatch.setattr("gnvpro.methods.auto.KRYLOV_DIRECTIONS", 1)  # there are few here
+    monkeypatch.setattr("gnvpro.methods.auto.EXPENSIVE_DIRECTIONS", 1)  # there are few here
     monkeypatch.setattr("gnvpro.methods.auto.CHEAP_WINDOW", 4)
     monkeypatch.setattr("gnvpro.methods.auto.MIN_CHEAP_STEPS", 1)
     more = {"work": 400, "iterations": 30, "solver": gnvpro.Auto(max_rank=4), "loss": loss}

@@ -33,7 +33,7 @@ MAX_FLOPS = 5e11  # per exact iteration
 CHEAP_WINDOW = 30  # quasi-Newton steps that should halve the objective
 MIN_CHEAP_STEPS = 6  # for the work of an exact step; where there are fewer, they are not worth beginning
 KRYLOV_WINDOW = 10  # Krylov steps that should halve the objective
-KRYLOV_DIRECTIONS = 100  # from which on a matrix with the residual's coupling is expensive
+EXPENSIVE_DIRECTIONS = 100  # from which on a matrix takes longer than a few cheap steps
 ENOUGH = 0.5  # times the objective
 
 
@@ -83,9 +83,11 @@ class Auto:
 
     def cheap_phase(self, problem: Problem, budget: Budget) -> CheapPhase | None:
         """What comes before exact steps; nothing where an exact step costs little more."""
-        if self.dense.resolved(problem.misfit.identity_hessian).residual_term:
-            if count_directions(problem) < KRYLOV_DIRECTIONS:
-                return None
+        with_residuals = self.dense.resolved(problem.misfit.identity_hessian).residual_term
+        by_time = with_residuals or not budget.work_is_scarce
+        if by_time and count_directions(problem) < EXPENSIVE_DIRECTIONS:
+            return None
+        if with_residuals:
             krylov = Krylov(self.max_rank, self.rtol)
             return CheapPhase(lambda point: krylov.steps(point, None, budget, None), KRYLOV_WINDOW, KRYLOV_WINDOW)
         window = self.dense.step_passes(*head_size(problem)) // 2 if budget.work_is_scarce else CHEAP_WINDOW

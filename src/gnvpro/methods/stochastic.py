@@ -130,7 +130,7 @@ class RunningStochastic:
             part = misfit.take(samples, n)
             self._optimizer.zero_grad()
             rows = network.rows(network.outputs({**self._parameters, **self._head}, self.problem.inputs[samples]))
-            loss = part.weights[:, 0].to(rows.dtype) @ part.loss.value(rows, part.targets.to(rows.dtype))
+            loss = part.weights[:, 0].to(rows.dtype) @ part.loss.value(rows, part.targets.to(rows.dtype).contiguous())
             (loss + self._penalties()).backward()
             self._optimizer.step()
             self.problem.meter.count(samples.numel(), passes=2)
