@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gnvpro.pde.expressions import Algebra, Atom, Expression, Integral, Known, Operand, Product, add, as_expression
+from gnvpro.pde.algebra import Algebra, Expression, Known, Operand, Product, add, as_expression
+from gnvpro.pde.expressions import Atom, Integral
 from gnvpro.pde.jets import Laplacian
 
 

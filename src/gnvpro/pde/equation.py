@@ -19,21 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnvpro.pde.expressions import (
-    Algebra,
-    At,
-    Atom,
-    Constant,
-    Expression,
-    Function,
-    Integral,
-    Known,
-    Power,
-    Product,
-    Sum,
-    as_expression,
-    column,
-)
+from gnvpro.pde.algebra import Algebra, At, Expression, Known, Power, Product, Sum, as_expression, column
+from gnvpro.pde.expressions import Atom, Constant, Function, Integral
 from gnvpro.pde.field import Field
 from gnvpro.pde.jets import Channel, Laplacian
 from gnvpro.pde.points import PointSet, as_points

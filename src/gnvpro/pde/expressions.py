@@ -1,136 +1,24 @@
-"""Equations written as they are read: an algebra of a field, its derivatives and functions of x.
-
-An expression is a tree. Its leaves are
+"""What stands in the equations beside numbers and functions of x: the field, unknown constants, functions of these, integrals.
 
     Atom        a derivative of one output of the field            pde.d(u, 0, 1),  u[0],  pde.laplacian(u)
-    Known       a number, a tensor (one entry for each point) or a function of x
     Constant    an unknown number, found beside the network's parameters
+    Function    sin, exp, ... of an expression, point by point     pde.sin(u)
+    Integral    weighted sums of an expression over points of its own
 
-and its nodes are sums, products, powers and functions of each point (`pde.sin`, ...). `At` evaluates a subtree at other
-points (periodic conditions), `Integral` sums it over points with weights. `diff` differentiates a tree by the rules of
-calculus until derivatives stand at atoms only, so that what a network must supply is known from the tree.
-
-The degree of a tree in the field says how it is solved: 0 no field at all, 1 linear, 2 anything else. Unknown constants
-count as known numbers there: given them, the equation is as linear as before.
+All are trees of the algebra (`algebra`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from gnvpro.pde.forward import along_axis
+from gnvpro.pde.algebra import Expression, Known, Operand, Product, add, as_expression
 from gnvpro.pde.jets import Channel, Laplacian
 
 if TYPE_CHECKING:
     from gnvpro.pde.field import Field
-
-Operand = Union["Algebra", float, int, Tensor, Callable[[Tensor], Tensor]]
-
-
-class Algebra:
-    """What can stand in an expression: the operators."""
-
-    def expression(self) -> Expression:
-        """As a tree."""
-        raise NotImplementedError
-
-    def __add__(self, other: Operand) -> Expression:
-        return Sum((self.expression(), as_expression(other)))
-
-    def __radd__(self, other: Operand) -> Expression:
-        return Sum((as_expression(other), self.expression()))
-
-    def __sub__(self, other: Operand) -> Expression:
-        return Sum((self.expression(), Product((Known(-1.0), as_expression(other)))))
-
-    def __rsub__(self, other: Operand) -> Expression:
-        return Sum((as_expression(other), Product((Known(-1.0), self.expression()))))
-
-    def __neg__(self) -> Expression:
-        return Product((Known(-1.0), self.expression()))
-
-    def __pos__(self) -> Expression:
-        return self.expression()
-
-    def __mul__(self, other: Operand) -> Expression:
-        return Product((self.expression(), as_expression(other)))
-
-    def __rmul__(self, other: Operand) -> Expression:
-        return Product((as_expression(other), self.expression()))
-
-    def __truediv__(self, other: Operand) -> Expression:
-        return Product((self.expression(), Power(as_expression(other), -1.0)))
-
-    def __rtruediv__(self, other: Operand) -> Expression:
-        return Product((as_expression(other), Power(self.expression(), -1.0)))
-
-    def __pow__(self, exponent: float) -> Expression:
-        return Power(self.expression(), float(exponent))
-
-    def at(self, points: Any) -> Expression:
-        """The expression at other points, one for each point of the equation (or as many as the equation has rows)."""
-        return At(self.expression(), points)
-
-    # a tensor on the left must leave the operation to this class: torch.Tensor * expression
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Operators between a tensor and an expression; every other function of torch is refused."""
-        name = getattr(func, "__name__", "")
-        made = {
-            "add": lambda a, b: Sum((a, b)),
-            "sub": lambda a, b: Sum((a, Product((Known(-1.0), b)))),
-            "mul": lambda a, b: Product((a, b)),
-            "true_divide": lambda a, b: Product((a, Power(b, -1.0))),
-            "div": lambda a, b: Product((a, Power(b, -1.0))),
-        }
-        reflected = {
-            "__radd__": "add",
-            "__rmul__": "mul",
-            "__rsub__": "rsub",
-            "__rtruediv__": "rdiv",
-            "__rdiv__": "rdiv",
-        }
-        key = name.strip("_")
-        if name in reflected and reflected[name] in ("rsub", "rdiv"):
-            args, key = tuple(reversed(args)), {"rsub": "sub", "rdiv": "div"}[reflected[name]]
-        elif name in reflected:
-            key = reflected[name]
-        key = {"truediv": "div"}.get(key, key)
-        if key in made and len(args) == 2 and not kwargs:
-            return made[key](as_expression(args[0]), as_expression(args[1]))
-        raise TypeError(f"torch.{name} does not know expressions; use the function of gnvpro.pde, as in pde.sin(u)")
-
-
-class Expression(Algebra):
-    """A tree."""
-
-    children: tuple[Expression, ...] = ()
-
-    def expression(self) -> Expression:
-        """Itself."""
-        return self
-
-    @property
-    def degree(self) -> int:
-        """In the field: 0, 1, or 2 for anything that is not linear."""
-        return max((child.degree for child in self.children), default=0)
-
-    def diff(self, axis: int) -> Expression:
-        """The derivative in x along an axis."""
-        raise NotImplementedError
-
-    def walk(self) -> Iterator[Expression]:
-        """All nodes."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
 
 
 class Atom(Expression):
@@ -152,31 +40,6 @@ class Atom(Expression):
 
     def _with(self, channel: tuple[int, ...]) -> Atom:
         return Atom(self.field, self.output, tuple(sorted(channel)))
-
-
-class Known(Expression):
-    """A number, a tensor with an entry for each point, or a function of x."""
-
-    def __init__(self, value: float | Tensor | Callable[[Tensor], Tensor]) -> None:
-        self.value = value
-
-    def diff(self, axis: int) -> Expression:
-        """Zero for a number, by automatic differentiation for a function; a tensor has none."""
-        value = self.value
-        if isinstance(value, Tensor):
-            raise ValueError(
-                "a tensor of values at the points cannot be differentiated in x; give the coefficient as a function of x"
-            )
-        if not callable(value):
-            return Known(0.0)
-        return Known(_derivative(value, axis))
-
-    def at_points(self, points: Tensor) -> Tensor:
-        """Its values, (points,)."""
-        value = self.value
-        if callable(value) and not isinstance(value, Tensor):
-            value = value(points)
-        return column(value, points, "a coefficient")
 
 
 class Constant(Expression):
@@ -201,53 +64,6 @@ class Constant(Expression):
         return Known(0.0)
 
 
-class Sum(Expression):
-    """A sum."""
-
-    def __init__(self, children: Sequence[Expression]) -> None:
-        self.children = tuple(children)
-
-    def diff(self, axis: int) -> Expression:
-        """Term by term."""
-        return add([child.diff(axis) for child in self.children])
-
-
-class Product(Expression):
-    """A product of two factors."""
-
-    def __init__(self, children: tuple[Expression, Expression]) -> None:
-        self.children = children
-
-    @property
-    def degree(self) -> int:
-        """The sum of the factors' degrees."""
-        return min(2, sum(child.degree for child in self.children))
-
-    def diff(self, axis: int) -> Expression:
-        """The product rule."""
-        a, b = self.children
-        return add([Product((a.diff(axis), b)), Product((a, b.diff(axis)))])
-
-
-class Power(Expression):
-    """A power with a fixed exponent."""
-
-    def __init__(self, base: Expression, exponent: float) -> None:
-        self.children, self.exponent = (base,), exponent
-
-    @property
-    def degree(self) -> int:
-        """That of the base for exponents 0 and 1; anything else is not linear."""
-        base = self.children[0].degree
-        return {0.0: 0, 1.0: base}.get(self.exponent, 2 if base else 0)
-
-    def diff(self, axis: int) -> Expression:
-        """The chain rule."""
-        base = self.children[0]
-        outer = Product((Known(self.exponent), Power(base, self.exponent - 1.0)))
-        return Product((outer, base.diff(axis)))
-
-
 class Function(Expression):
     """A function of each point: sin, exp, ..."""
 
@@ -265,17 +81,6 @@ class Function(Expression):
         return Product((SLOPES[self.name](argument), argument.diff(axis)))
 
 
-class At(Expression):
-    """An expression at points of its own."""
-
-    def __init__(self, inside: Expression, points: Any) -> None:
-        self.children, self.points = (inside,), points
-
-    def diff(self, axis: int) -> Expression:
-        """Refused: x does not occur in it."""
-        raise ValueError("differentiate before moving to other points: pde.d(u, 0).at(y), not pde.d(u.at(y), 0)")
-
-
 class Integral(Expression):
     """Weighted sums of an expression over points of its own, one sum for each row."""
 
@@ -284,57 +89,12 @@ class Integral(Expression):
 
     @property
     def degree(self) -> int:
-        """That of the integrand."""
+        """The degree of the integrand."""
         return self.children[0].degree
 
     def diff(self, axis: int) -> Expression:
         """A number does not depend on x."""
         return Known(0.0)
-
-
-def as_expression(value: Any) -> Expression:
-    """A tree from whatever may stand in one."""
-    if isinstance(value, Algebra):
-        return value.expression()
-    if isinstance(value, Tensor):
-        return Known(float(value)) if value.dim() == 0 else Known(value)
-    if callable(value):
-        return Known(value)
-    try:
-        return Known(float(value))
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"an expression is made of fields, numbers, tensors and functions of x, got {type(value).__name__}"
-        ) from None
-
-
-def add(terms: Sequence[Expression]) -> Expression:
-    """A sum without the zeros that differentiation leaves."""
-    kept = [term for term in terms if not _is_zero(term)]
-    if not kept:
-        return Known(0.0)
-    return kept[0] if len(kept) == 1 else Sum(kept)
-
-
-def _is_zero(term: Expression) -> bool:
-    if isinstance(term, Product):
-        return any(_is_zero(child) for child in term.children)
-    return isinstance(term, Known) and isinstance(term.value, float) and term.value == 0.0
-
-
-def _derivative(function: Callable[[Tensor], Tensor], axis: int) -> Callable[[Tensor], Tensor]:
-    return lambda points: along_axis(lambda x: column(function(x), x, "a coefficient"), points, axis)
-
-
-def column(value: Any, points: Tensor, what: str) -> Tensor:
-    """A number, or numbers (points,) or (points, 1), as (points,)."""
-    n = points.shape[0]
-    tensor = torch.as_tensor(value, dtype=points.dtype, device=points.device)
-    if tensor.dim() == 0 or tensor.shape in ((1,), (1, 1)):
-        return tensor.reshape(()).expand(n)
-    if tensor.shape in ((n,), (n, 1)):
-        return tensor.reshape(n)
-    raise ValueError(f"{what} must have one number for each of the {n} points, got shape {tuple(tensor.shape)}")
 
 
 def _make(name: str) -> Callable[[Operand], Expression]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnvpro.pde.expressions import Algebra, Atom, Expression
+from gnvpro.pde.algebra import Algebra, Expression
+from gnvpro.pde.expressions import Atom
 
 
 class Field(nn.Module, Algebra):

@@ -1,0 +1,243 @@
+"""The algebra of expressions: sums, products and powers of a field, of numbers and of functions of x.
+
+An expression is a tree (`Expression`). What may stand in one has the operators (`Algebra`): +, -, *, /, ** and `at`, which
+evaluates a subtree at other points. The leaves made here are `Known` - a number, a tensor with one entry for each point, a
+function of x; those that hold a field or an unknown are in `expressions`.
+
+`diff` differentiates a tree by the rules of calculus until derivatives stand at the field only, so that what a network must
+supply is known from the tree. The degree of a tree in the field says how it is solved: 0 no field at all, 1 linear, 2
+anything else. Unknown constants count as known numbers there: given them, the equation is as linear as before.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+
+from gnvpro.pde.forward import along_axis
+
+Operand = Union["Algebra", float, int, Tensor, Callable[[Tensor], Tensor]]
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {  # by torch's names for them
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "truediv": operator.truediv,
+    "true_divide": operator.truediv,
+}
+
+
+class Algebra(ABC):
+    """What can stand in an expression: the operators."""
+
+    @abstractmethod
+    def expression(self) -> Expression:
+        """As a tree."""
+
+    def __add__(self, other: Operand) -> Expression:
+        return Sum((self.expression(), as_expression(other)))
+
+    def __radd__(self, other: Operand) -> Expression:
+        return Sum((as_expression(other), self.expression()))
+
+    def __sub__(self, other: Operand) -> Expression:
+        return Sum((self.expression(), Product((Known(-1.0), as_expression(other)))))
+
+    def __rsub__(self, other: Operand) -> Expression:
+        return Sum((as_expression(other), Product((Known(-1.0), self.expression()))))
+
+    def __neg__(self) -> Expression:
+        return Product((Known(-1.0), self.expression()))
+
+    def __pos__(self) -> Expression:
+        return self.expression()
+
+    def __mul__(self, other: Operand) -> Expression:
+        return Product((self.expression(), as_expression(other)))
+
+    def __rmul__(self, other: Operand) -> Expression:
+        return Product((as_expression(other), self.expression()))
+
+    def __truediv__(self, other: Operand) -> Expression:
+        return Product((self.expression(), Power(as_expression(other), -1.0)))
+
+    def __rtruediv__(self, other: Operand) -> Expression:
+        return Product((as_expression(other), Power(self.expression(), -1.0)))
+
+    def __pow__(self, exponent: float) -> Expression:
+        return Power(self.expression(), float(exponent))
+
+    def at(self, points: Any) -> Expression:
+        """The expression at other points, one for each point of the equation (or as many as the equation has rows)."""
+        return At(self.expression(), points)
+
+    # a tensor on the left must leave the operation to this class: torch.Tensor * expression
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Operators between a tensor and an expression; every other function of torch is refused."""
+        name = getattr(func, "__name__", "")
+        apply = OPERATORS.get(name.strip("_"))
+        if apply is not None and len(args) == 2 and not kwargs:
+            return apply(as_expression(args[0]), as_expression(args[1]))
+        raise TypeError(f"torch.{name} does not know expressions; use the function of gnvpro.pde, as in pde.sin(u)")
+
+
+class Expression(Algebra):
+    """A tree."""
+
+    children: tuple[Expression, ...] = ()
+
+    def expression(self) -> Expression:
+        """Itself."""
+        return self
+
+    @property
+    def degree(self) -> int:
+        """In the field: 0, 1, or 2 for anything that is not linear."""
+        return max((child.degree for child in self.children), default=0)
+
+    @abstractmethod
+    def diff(self, axis: int) -> Expression:
+        """The derivative in x along an axis."""
+
+    def walk(self) -> Iterator[Expression]:
+        """All nodes."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class Known(Expression):
+    """A number, a tensor with an entry for each point, or a function of x."""
+
+    def __init__(self, value: float | Tensor | Callable[[Tensor], Tensor]) -> None:
+        self.value = value
+
+    def diff(self, axis: int) -> Expression:
+        """Zero for a number, by automatic differentiation for a function; a tensor has none."""
+        value = self.value
+        if isinstance(value, Tensor):
+            raise ValueError(
+                "a tensor of values at the points cannot be differentiated in x; give the coefficient as a function of x"
+            )
+        if not callable(value):
+            return Known(0.0)
+        return Known(_derivative(value, axis))
+
+    def at_points(self, points: Tensor) -> Tensor:
+        """Its values, (points,)."""
+        value = self.value
+        if callable(value) and not isinstance(value, Tensor):
+            value = value(points)
+        return column(value, points, "a coefficient")
+
+
+class Sum(Expression):
+    """A sum."""
+
+    def __init__(self, children: Sequence[Expression]) -> None:
+        self.children = tuple(children)
+
+    def diff(self, axis: int) -> Expression:
+        """Term by term."""
+        return add([child.diff(axis) for child in self.children])
+
+
+class Product(Expression):
+    """A product of two factors."""
+
+    def __init__(self, children: tuple[Expression, Expression]) -> None:
+        self.children = children
+
+    @property
+    def degree(self) -> int:
+        """The sum of the factors' degrees."""
+        return min(2, sum(child.degree for child in self.children))
+
+    def diff(self, axis: int) -> Expression:
+        """The product rule."""
+        a, b = self.children
+        return add([Product((a.diff(axis), b)), Product((a, b.diff(axis)))])
+
+
+class Power(Expression):
+    """A power with a fixed exponent."""
+
+    def __init__(self, base: Expression, exponent: float) -> None:
+        self.children, self.exponent = (base,), exponent
+
+    @property
+    def degree(self) -> int:
+        """The degree of the base for exponents 0 and 1; anything else is not linear."""
+        base = self.children[0].degree
+        return {0.0: 0, 1.0: base}.get(self.exponent, 2 if base else 0)
+
+    def diff(self, axis: int) -> Expression:
+        """The chain rule."""
+        base = self.children[0]
+        outer = Product((Known(self.exponent), Power(base, self.exponent - 1.0)))
+        return Product((outer, base.diff(axis)))
+
+
+class At(Expression):
+    """An expression at points of its own."""
+
+    def __init__(self, inside: Expression, points: Any) -> None:
+        self.children, self.points = (inside,), points
+
+    def diff(self, axis: int) -> Expression:
+        """Refused: x does not occur in it."""
+        raise ValueError("differentiate before moving to other points: pde.d(u, 0).at(y), not pde.d(u.at(y), 0)")
+
+
+def as_expression(value: Any) -> Expression:
+    """A tree from whatever may stand in one."""
+    if isinstance(value, Algebra):
+        return value.expression()
+    if isinstance(value, Tensor):
+        return Known(float(value)) if value.dim() == 0 else Known(value)
+    if callable(value):
+        return Known(value)
+    try:
+        return Known(float(value))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"an expression is made of fields, numbers, tensors and functions of x, got {type(value).__name__}"
+        ) from None
+
+
+def add(terms: Sequence[Expression]) -> Expression:
+    """A sum without the zeros that differentiation leaves."""
+    kept = [term for term in terms if not _is_zero(term)]
+    if not kept:
+        return Known(0.0)
+    return kept[0] if len(kept) == 1 else Sum(kept)
+
+
+def _is_zero(term: Expression) -> bool:
+    if isinstance(term, Product):
+        return any(_is_zero(child) for child in term.children)
+    return isinstance(term, Known) and isinstance(term.value, float) and term.value == 0.0
+
+
+def _derivative(function: Callable[[Tensor], Tensor], axis: int) -> Callable[[Tensor], Tensor]:
+    return lambda points: along_axis(lambda x: column(function(x), x, "a coefficient"), points, axis)
+
+
+def column(value: Any, points: Tensor, what: str) -> Tensor:
+    """A number, or numbers (points,) or (points, 1), as (points,)."""
+    n = points.shape[0]
+    tensor = torch.as_tensor(value, dtype=points.dtype, device=points.device)
+    if tensor.dim() == 0 or tensor.shape in ((1,), (1, 1)):
+        return tensor.reshape(()).expand(n)
+    if tensor.shape in ((n,), (n, 1)):
+        return tensor.reshape(n)
+    raise ValueError(f"{what} must have one number for each of the {n} points, got shape {tuple(tensor.shape)}")
