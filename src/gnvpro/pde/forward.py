@@ -1,4 +1,8 @@
-"""Forward-mode automatic differentiation along an axis of the points."""
+"""Forward-mode automatic differentiation along an axis of the points.
+
+Where torch has no forward formula for some function (the backward pass of SiLU, for one), reverse mode is used twice: the
+derivative of v -> v' f'(x), which is linear in v, applied to the direction.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +19,13 @@ def along_axis(function: Callable[[Tensor], Tensor], points: Tensor, axis: int) 
     direction[..., axis] = 1.0
     with warnings.catch_warnings():  # torch compiles its own formulas the first time, by what it calls deprecated
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
-        return torch.func.jvp(function, (points,), (direction,))[1]
+        try:
+            return torch.func.jvp(function, (points,), (direction,))[1]
+        except NotImplementedError:
+            return _by_reverse_mode(function, points, direction)
+
+
+def _by_reverse_mode(function: Callable[[Tensor], Tensor], points: Tensor, direction: Tensor) -> Tensor:
+    value, pull = torch.func.vjp(function, points)[:2]
+    push = torch.func.vjp(lambda cotangent: pull(cotangent)[0], torch.zeros_like(value))[1]
+    return push(direction)[0]
