@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from gnvpro import networks
+from gnvpro.extras import how_to_get
 from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton, NewtonKrylov
@@ -32,7 +33,8 @@ from gnvpro.stochastic.rotated_adam import RotatedAdam
 from gnvpro.training import listeners
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
-from gnvpro.training.train import Result, train
+from gnvpro.training.result import Result
+from gnvpro.training.train import train
 
 if TYPE_CHECKING:
     from gnvpro.sklearn.classifier import GNvproClassifier as GNvproClassifier
@@ -95,6 +97,6 @@ def __getattr__(name: str) -> Any:
         try:
             from gnvpro import sklearn
         except ImportError as error:
-            raise ImportError(f"{name} needs scikit-learn: pip install 'gnvpro[sklearn]'") from error
+            raise ImportError(f"{name} needs scikit-learn; {how_to_get('sklearn')}") from error
         return getattr(sklearn, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from .extras import how_to_get
+
 try:
     import typer
 except ModuleNotFoundError as missing:
-    raise SystemExit("the gnvpro command needs typer: pip install 'gnvpro[cli]'") from missing
+    raise SystemExit(f"the gnvpro command needs typer; {how_to_get('cli')}") from missing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -175,5 +175,5 @@ def test_bad_settings_are_refused_before_anything_is_written(
 def test_missing_library_is_asked_for_by_the_name_of_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyamg", None)
     monkeypatch.setitem(sys.modules, "pyamg.amg_core", None)
-    with pytest.raises(ImportError, match=r"pyamg is not installed.*pip install 'gnvpro\[pde\]'"):
+    with pytest.raises(ImportError, match=r"pyamg is not installed.*pip install 'pyamg>=.*gnvpro\[pde\]"):
         dcr.load(10, 24, data_dir=tmp_path, workers=1, progress=False)

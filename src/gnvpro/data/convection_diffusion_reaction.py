@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .extras import need
+from gnvpro.extras import need
 
 Array = NDArray[np.float64]
 Velocity = Callable[[Array], Array]

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnvpro.extras import need
+
 from . import cdr, dcr, resistivity
 from . import convection_diffusion_reaction as transport
-from .extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnvpro.extras import how_to_get
+
 from . import Samples, Split, data_directory
 
 SHAPE = (145, 145)
@@ -111,7 +113,7 @@ def read(data_dir: str | os.PathLike[str] | None = None) -> Scene:
     raise FileNotFoundError(
         f"Indian Pines is not in {folder}; put {CUBES[1][0]} (200 bands) or {CUBES[0][0]} (220 bands) and {TRUTH[0]} "
         "there, name the directory that holds the folder indian_pines with data_dir, --data-dir or GNVPRO_DATA, or "
-        "install the copy of the 200 bands in tensorly: pip install 'gnvpro[indian-pines]'"
+        f"take the copy of the 200 bands in tensorly: {how_to_get('indian-pines')}"
     )
 
 

@@ -35,7 +35,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 
-from .extras import need
+from gnvpro.extras import need
 
 Array = NDArray[np.float64]
 Cells = tuple[int, int, int]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnvpro.data import indian_pines
-from gnvpro.data.extras import need
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.saved import SavedRun
 from gnvpro.experiments.style import new_figure
+from gnvpro.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnvpro.data.extras import need
+from gnvpro.extras import need
 
 MODES, TIME_STEPS, SAVED_TIMES = 512, 20_000, 200
 REFINEMENTS = 6  # of the finite-element meshes

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gnvpro.data.extras import need
 from gnvpro.experiments import classification_figures as classes
 from gnvpro.experiments import feature_figures as features
 from gnvpro.experiments import surrogate_figures as surrogates
 from gnvpro.experiments.saved import SavedRun, first_of_each, printable, settings_of, standard
 from gnvpro.experiments.style import MARKERS, colour, new_figure
+from gnvpro.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

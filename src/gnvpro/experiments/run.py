@@ -22,11 +22,11 @@ from torch import nn
 
 import gnvpro
 from gnvpro.arguments import check_choice, check_count, check_number
-from gnvpro.data.extras import need
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, spread
 from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
+from gnvpro.extras import need
 from gnvpro.files import replacing
 from gnvpro.methods.gnvpro import SOLVERS
 from gnvpro.training.listeners import CSVFile

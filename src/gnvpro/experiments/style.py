@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gnvpro.data.extras import need
+from gnvpro.extras import need
 
 # By Okabe and Ito, safe for colour-blind readers.
 COLOURS = {

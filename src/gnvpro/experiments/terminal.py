@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnvpro.data.extras import need
 from gnvpro.experiments.catalogue import EXPERIMENTS
 from gnvpro.experiments.equations import EQUATIONS
 from gnvpro.experiments.numbers import reported, score, seconds, title
 from gnvpro.experiments.run_equations import METHODS
+from gnvpro.extras import need
 
 
 def catalogue_table() -> None:

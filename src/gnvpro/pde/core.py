@@ -20,6 +20,7 @@ from gnvpro.training.checkpoint import Checkpoint, check_same_run, load, save
 from gnvpro.training.fingerprint import describe, digest, model_parts
 from gnvpro.training.history import History, Record
 from gnvpro.training.listeners import Listener, as_listener
+from gnvpro.training.summary import summary_of
 
 __all__ = [
     "Checkpoint",
@@ -39,6 +40,7 @@ __all__ = [
     "fingerprint",
     "load",
     "save",
+    "summary_of",
     "symmetric",
 ]
 

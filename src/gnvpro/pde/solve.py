@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +32,11 @@ from gnvpro.pde.model import RowModel
 from gnvpro.pde.objective import EquationObjective, EquationPoint, Meter
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.system import System
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gnvpro.training.summary import Summary
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 CHECK_EVERY = 10  # iterations between two looks at fresh points
@@ -49,8 +54,23 @@ class Result:
     residuals: list[Residual]
     notes: list[str]
 
+    def plot(self, against: str = "seconds") -> Figure:
+        """Loss, residuals on fresh points, damping and gradient of the run as a figure: see `History.plot`."""
+        return self.history.plot(against)
+
+    def summary(self) -> Summary:
+        """Cost, residuals and notes of the run: text on the terminal, a table in a notebook."""
+        facts = {
+            f"residual of {r.name}": f"{float(r):.2e} {r.how}, {r.on_points:.2e} on its points" for r in self.residuals
+        }
+        notes = {f"note {i + 1}": note for i, note in enumerate(self.notes)}
+        return core.summary_of({**facts, **notes}, self.status, self.history)
+
     def __repr__(self) -> str:
         return f"Result({self.status.name}: {self.history!r}, residuals {self.residuals!r})"
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
 
 def solve(

@@ -6,7 +6,12 @@ import csv
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
+
+from gnvpro.extras import need
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,11 +96,25 @@ class History(Sequence[Record]):
 
     def to_dataframe(self) -> Any:
         """The records as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_dataframe needs pandas: pip install 'gnvpro[pandas]'") from error
+        pandas = need("pandas", "pandas")
         return pandas.DataFrame([record.to_dict() for record in self._records], columns=FIELDS)
+
+    def plot(self, against: str = "work") -> Figure:
+        """Loss, accuracy, radius or damping, gradient and penalties of the run, as far as its records hold them.
+
+        Args:
+            against: the horizontal axis: "work" (passes over the training set), "seconds" or "iteration".
+
+        Returns:
+            A matplotlib figure: shown as it is in a notebook; elsewhere `history.plot().savefig("run.png")`, or
+            `matplotlib.pyplot.show()` where pyplot was imported before.
+
+        Raises:
+            ImportError: matplotlib is not installed (the extra `plot`).
+        """
+        from gnvpro.training.plots import history_figure
+
+        return history_figure(self, against)
 
 
 FIELDS = [field.name for field in dataclasses.fields(Record)]

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
+from gnvpro.extras import how_to_get
 from gnvpro.minimize.status import Status
 from gnvpro.progress import Display
 from gnvpro.training.history import FIELDS, History, Record
@@ -123,7 +124,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError("TensorBoard needs tensorboard: pip install 'gnvpro[tensorboard]'") from error
+            raise ImportError(f"tensorboard is not installed; {how_to_get('tensorboard')}") from error
         self._writer: Any = SummaryWriter(str(directory))
 
     def begin(self, history: History, budget: float) -> None:

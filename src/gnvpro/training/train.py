@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.minimize.status import Status
 from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.problem import HeldOut, Problem
@@ -23,36 +21,14 @@ from gnvpro.problem.losses import Loss
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.fingerprint import describe, digest, model_parts
-from gnvpro.training.history import History, Record
+from gnvpro.training.history import Record
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listener
+from gnvpro.training.result import Result
 from gnvpro.training.run import Plan, Run
+from gnvpro.training.summary import setup_of
 
 MAX_SINGLE_THREAD_ENTRIES = 200_000  # of the inputs, up to which one thread is faster
-
-
-@dataclass(frozen=True)
-class Result:
-    """A trained model and how it came about.
-
-    >>> import torch, gnvpro
-    >>> x = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
-    >>> result = gnvpro.train(torch.nn.Linear(1, 1).double(), x, 2 * x, loss="least_squares", head_penalty=0.0)
-    >>> result.status.name, result.work, round(float(result.model.weight.item()), 6)
-    ('HEAD_ONLY', 1.0, 2.0)
-    """
-
-    model: nn.Module
-    status: Status
-    history: History
-
-    @property
-    def work(self) -> float:
-        """Work units spent: passes, forward or backward, over the whole training set."""
-        return self.history[-1].work
-
-    def __repr__(self) -> str:
-        return f"Result({self.status.name}: {self.status} {self.history!r})"
 
 
 def train(
@@ -188,7 +164,7 @@ def train(
             with taken_up(Path(plan.checkpoint.path), model):
                 run.resume()
         status = run.run()
-        return Result(run.problem.network.model, status, run.history)
+        return Result(run.problem.network.model, status, run.history, setup_of(run.problem, held_out, chosen))
 
 
 @contextmanager

@@ -1,0 +1,57 @@
+"""Optional libraries: imported where they are needed, requested by name where they are missing.
+
+The advice names the libraries of the extra, not `gnvpro[extra]`: `pip install 'matplotlib>=3.8'` works wherever this
+package came from, a checkout, a wheel or an index.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires
+from types import ModuleType
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """The module, or an ImportError that says how to install it and names the extra of this package it belongs to.
+
+    >>> need("json", "plot").dumps([1])
+    '[1]'
+    """
+    library = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise  # the library is installed, but something that it needs is not
+        raise ImportError(f"{library} is not installed; {how_to_get(extra)}") from error
+
+
+def how_to_get(extra: str) -> str:
+    """How to install what an extra stands for.
+
+    >>> how_to_get("plot")
+    "get it with: pip install 'matplotlib>=3.8' (the extra gnvpro[plot])"
+    """
+    libraries = " ".join(f"{each!r}" for each in requirements(extra))
+    return f"get it with: pip install {libraries} (the extra gnvpro[{extra}])"
+
+
+def requirements(extra: str) -> list[str]:
+    """What the extra adds, extras of this package inside it resolved; the extra itself where that is not recorded."""
+    found: dict[str, None] = {}
+    for line in _recorded():
+        name, _, marker = line.partition(";")
+        if re.search(rf"""extra\s*==\s*["']{re.escape(extra)}["']""", marker) is None:
+            continue
+        inside = re.fullmatch(r"gnvpro\[(.+)\]", name.strip())
+        parts = [r for part in inside[1].split(",") for r in requirements(part.strip())] if inside else [name.strip()]
+        found |= dict.fromkeys(parts)
+    return list(found) or [f"gnvpro[{extra}]"]
+
+
+def _recorded() -> list[str]:
+    try:
+        return requires("gnvpro") or []
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return []

@@ -1,0 +1,78 @@
+"""What `train` returns: the trained model, why the run ended, its history; a plot, a summary and a saved model of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from gnvpro.extras import need
+from gnvpro.files import replacing
+from gnvpro.minimize.status import Status
+from gnvpro.training.history import History
+from gnvpro.training.summary import Summary, model_card, summary_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained model and how it came about.
+
+    >>> import torch, gnvpro
+    >>> x = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
+    >>> result = gnvpro.train(torch.nn.Linear(1, 1).double(), x, 2 * x, loss="least_squares", head_penalty=0.0)
+    >>> result.status.name, result.work, round(float(result.model.weight.item()), 6)
+    ('HEAD_ONLY', 1.0, 2.0)
+    """
+
+    model: nn.Module
+    status: Status
+    history: History
+    setup: Mapping[str, str] = field(default_factory=dict)  # data, method and settings, in words
+
+    @property
+    def work(self) -> float:
+        """Work units spent: passes, forward or backward, over the whole training set."""
+        return self.history[-1].work
+
+    def plot(self, against: str = "work") -> Figure:
+        """Loss, validation, radius and the rest of the history as a figure: see `History.plot`."""
+        return self.history.plot(against)
+
+    def summary(self) -> Summary:
+        """What was trained, what it cost and how well it fits: text on the terminal, a table in a notebook."""
+        return summary_of(self.setup, self.status, self.history)
+
+    def save(self, path: str | Path, notes: str = "") -> Path:
+        """Write the model's state_dict, and beside it a model card.
+
+        Args:
+            path: the file; `.safetensors` in its name needs the extra `safetensors`, everything else is torch's format.
+            notes: a paragraph for the card, such as what the model is for and where the data came from.
+
+        Returns:
+            The path of the card: the file's with the suffix `.md`.
+        """
+        target = Path(path)
+        state = {name: tensor.detach().contiguous() for name, tensor in self.model.state_dict().items()}
+        with replacing(target) as file:
+            if target.suffix == ".safetensors":
+                file.write(need("safetensors.torch", "safetensors").save(state))
+            else:
+                torch.save(state, file)
+        card = target.with_suffix(".md")
+        with replacing(card) as file:
+            file.write(model_card(target.name, self.model, self.summary(), notes).encode())
+        return card
+
+    def __repr__(self) -> str:
+        return f"Result({self.status.name}: {self.status} {self.history!r})"
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
