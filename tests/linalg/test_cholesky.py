@@ -34,7 +34,10 @@ def test_the_given_damping_is_kept_where_it_is_enough():
     assert relative(factor @ factor.T, 1.5 * H) <= 1e-15
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_matrix_that_is_not_finite_ends(bad):
-    factor, _ = damped_cholesky(torch.full((2, 2), bad, dtype=F64))
-    assert torch.equal(factor, torch.eye(2, dtype=F64))
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [(0, 0), (1, 0), (2, 1), (2, 2)])
+def test_a_matrix_that_is_not_finite_ends(bad, place):
+    H = torch.eye(3, dtype=F64)
+    H[place] = H[place[::-1]] = bad
+    factor, _ = damped_cholesky(H)
+    assert torch.equal(factor, torch.eye(3, dtype=F64))

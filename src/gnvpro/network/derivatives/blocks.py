@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
 from gnvpro.network.derivatives.protocol import Block, OuterBlock
 
 
@@ -134,10 +134,19 @@ def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
     size = max(1, MAX_PRODUCT_ENTRIES // (o * p + i * j))
     product = out.new_zeros(o * p, i * j)
     for k in range(0, left.x.shape[1], size):
-        part = slice(k, k + size)
-        seeded = _over_seeds(left.g[:, :, part], right.g[:, :, part]).flatten(0, 1)
-        product.addmm_(seeded, (left.x[:, None, part] * right.x[:, part]).flatten(0, 1).T)
+        product += _sum_of_products(left, right, slice(k, k + size))
     out.add_(product.view(o, p, i, j).transpose(1, 2).reshape(out.shape))
+
+
+def _sum_of_products(left: OuterBlock, right: OuterBlock, samples: slice) -> Tensor:
+    """(o p, i j) from some samples; each pair is summed once where the two are the same, a tenth off an exact step."""
+    seeded = _over_seeds(left.g[:, :, samples], right.g[:, :, samples])
+    x, y = left.x[:, samples], right.x[:, samples]
+    if left is not right:
+        return seeded.flatten(0, 1) @ (x[:, None] * y).flatten(0, 1).T
+    o, device = len(seeded), x.device
+    k, l = torch.triu_indices(o, o, device=device)
+    return (seeded[k, l] @ unique_products(x).T)[pair_index(o, device)][:, pair_index(len(x), device)]
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
