@@ -18,7 +18,7 @@ import itertools
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -115,10 +115,8 @@ def trained(case: Case, train: tuple[Tensor, Tensor], solver: str, seed: int, li
             # With levels the budget decides when to go on: the stated one. Krylov steps are cheaper by the unit, and
             # get as many units as take them about as long.
             work=1e6 if levels == 1 else training.work * (4 if solver == "krylov" else 1),
-            levels=levels,
-            method=adjusted(training, solver=solver).method,
+            method=replace(adjusted(training, solver=solver).method, levels=levels),
             listeners=keep,
-            seed=seed,
         )
     losses, least = [], math.inf
     for record in records:

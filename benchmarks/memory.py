@@ -4,7 +4,7 @@
 
 Each point is a process of its own: it makes random data, trains one iteration (one Krylov space, one trial, the gradient
 after it) and tells the peak of its resident memory and what that was before `train`, data included. A budget is
-`memory=` of `gnvpro.train`; "all kept" is one that is never reached; "again" is how often a sample was linearised once
+`memory=` of `gnvpro.GNvpro`; "all kept" is one that is never reached; "again" is how often a sample was linearised once
 more for want of memory. Seconds are the processor's, of one thread.
 """
 
@@ -132,7 +132,7 @@ def measure(problem: Problem, samples: int, budget: float, rank: int) -> dict[st
     torch.manual_seed(0)
     data = problem.make(samples)
     before, start = peak(), time.process_time()
-    result = gnvpro.train(*data, **settings, solver=gnvpro.Krylov(rank, rtol=0.0), memory=budget)  # type: ignore[arg-type]
+    result = gnvpro.train(*data, **settings, method=gnvpro.GNvpro(solver=gnvpro.Krylov(rank, rtol=0.0), memory=budget))  # type: ignore[arg-type]
     return {
         "before": before,
         "peak": peak(),

@@ -164,7 +164,7 @@ def adam_vpro(bench: Bench, seed: int, epochs: float) -> Outcome:
     theta, head = bench.penalties
     start = time.process_time()
     result = gnvpro.train(
-        model, *bench.train, loss=bench.loss, method="adam-vpro", work=2 * epochs + 1, seed=seed, theta_penalty=theta,
+        model, *bench.train, loss=bench.loss, method=gnvpro.AdamVPro(seed=seed), work=2 * epochs + 1, theta_penalty=theta,
         head_penalty=head,
     )  # fmt: skip
     spent = time.process_time() - start

@@ -102,7 +102,7 @@ def test_dense_is_refused_where_it_cannot_work() -> None:
     with pytest.raises(ValueError, match="is for method='gnvpro'"):
         gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense", method="gauss-newton")
     with pytest.raises(ValueError, match="do not fit"):
-        gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense", memory=1e3)
+        gnvpro.train(model, inputs, targets, loss="least_squares", method=gnvpro.GNvpro(solver="dense", memory=1e3))
 
 
 def test_float32_networks_train() -> None:

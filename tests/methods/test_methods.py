@@ -197,6 +197,6 @@ def test_another_seed_gives_another_order_and_the_same_seed_the_same_numbers():
     losses = []
     for seed in (0, 0, 1):
         model, inputs, targets = teacher_problem()
-        losses.append(train(model, inputs, targets, method="adam", work=21, seed=seed).history.column("loss"))
+        losses.append(train(model, inputs, targets, method=gnvpro.Adam(seed=seed), work=21).history.column("loss"))
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]

@@ -179,14 +179,14 @@ def test_auto_stays_within_the_budget_where_cheap_steps_cannot_go_on(monkeypatch
 
 def test_auto_has_a_cheap_phase_on_every_level(monkeypatch):
     monkeypatch.setattr("gnvpro.methods.auto.MIN_CHEAP_STEPS", 1)  # exact steps are cheap here
-    history = trained("auto", "least_squares", work=[150, 150], levels=2).history
+    history = trained("auto", "least_squares", work=[150, 150], method=gnvpro.GNvpro(levels=2)).history
     for level in (0, 1):
         assert kinds(r for r in history if r.level == level) == ["hybrid", "dense"]
 
 
 def test_where_work_is_scarce_the_window_is_the_work_of_an_exact_step():
     """Levels have a budget each; the passes of an exact step make few quasi-Newton steps here, so there are none."""
-    history = trained("auto", "least_squares", work=[60, 60], levels=2).history
+    history = trained("auto", "least_squares", work=[60, 60], method=gnvpro.GNvpro(levels=2)).history
     assert kinds(history) == ["dense"]
 
 
@@ -212,4 +212,5 @@ def test_auto_takes_the_hybrid_where_an_exact_step_takes_too_long(monkeypatch):
 
 
 def test_auto_takes_the_hybrid_where_the_matrix_does_not_fit():
-    assert kinds(trained(gnvpro.Auto(max_rank=10), work=60, memory=1e5).history) == ["hybrid"]
+    method = gnvpro.GNvpro(solver=gnvpro.Auto(max_rank=10), memory=1e5)
+    assert kinds(trained(None, work=60, method=method).history) == ["hybrid"]

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import gnvpro
 from cases import F64, SkipNet, made, mlp
 from checks import adjoint_gap, relative
 from gnvpro.linalg.operators import LinearOperator
+from gnvpro.methods.choose import as_method
 from gnvpro.network import memory
 from gnvpro.network.find_head import find_head
 from gnvpro.network.memory import Footprint, footprint
@@ -207,12 +209,13 @@ def trained(build, loss: str, budget: float | None, **settings):
     noise = 0.1 * torch.randn(SAMPLES, 3, dtype=F64)
     targets = wave + noise if loss == "least_squares" else (wave[:, 0] + noise[:, 0] > 0).long()
     model = build({"least_squares": 3, "logistic": 1, "multinomial": 2}[loss]).double()
+    method = replace(as_method(settings.pop("method", "gnvpro"), None), memory=budget)
     return gnvpro.train(
         model,
         inputs,
         targets,
         loss=loss,
-        memory=budget,
+        method=method,
         **{"iterations": 4, "work": 1e6, "theta_penalty": 1e-3, "head_penalty": 1e-3, **settings},
     )
 
@@ -361,10 +364,12 @@ def train_on_images() -> None:
     torch.manual_seed(0)
     images, labels = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
     methods = {"gnvpro": gnvpro.GNvpro(solver=gnvpro.Hybrid(1)), "lbfgs-vpro": gnvpro.LBFGSvpro()}
-    settings = {"loss": "multinomial", "method": methods[method], "iterations": 1, "work": 100}
-    gnvpro.train(ConvNet(), images[:100], labels[:100], memory=2e6, **settings)  # what torch needs in any case
+    settings = {"loss": "multinomial", "iterations": 1, "work": 100}
+    gnvpro.train(
+        ConvNet(), images[:100], labels[:100], method=replace(methods[method], memory=2e6), **settings
+    )  # what torch needs in any case
     before = most_so_far()
-    gnvpro.train(ConvNet(), images, labels, memory=budget, **settings)
+    gnvpro.train(ConvNet(), images, labels, method=replace(methods[method], memory=budget), **settings)
     print(most_so_far() - before)
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,14 +103,11 @@ def drawn(seed):
         "inputs": inputs.to(dtype),
         "targets": targets,
         "loss": loss,
-        "method": method,
-        "levels": levels,
+        "method": replace(method, levels=levels, memory=draw.choice([None, None, 1e4, 1e6]), seed=seed),
         "work": draw.choice([0, 1, 7, 40, 90]),
         "sample_weight": weights,
         "validation": validation,
         "keep": draw.choice(["last", "best"]) if validation else "last",
-        "memory": draw.choice([None, None, 1e4, 1e6]),
-        "seed": seed,
     }
     if draw.random() < 0.3:
         arguments["head_penalty"] = draw.choice([0.0, 1e-12, 1.0])
@@ -146,7 +144,7 @@ def check_records(result, arguments):
         for before, after in itertools.pairwise(history):
             if after.accepted and after.level == before.level:
                 assert after.loss <= before.loss + 10 * epsilon * abs(before.loss), "Phi rises on an accepted step"
-    least = 1.0 * arguments["levels"] + batched  # every level begins with one elimination
+    least = 1.0 * method.levels + batched  # every level begins with one elimination
     assert result.work <= max(arguments["work"], least) + 1e-9, f"work {result.work} beyond {arguments['work']}"
 
 
@@ -155,7 +153,7 @@ def check_model(result, arguments):
     assert all(torch.isfinite(p).all() for p in model.parameters()), "parameters are not finite"
     if arguments["keep"] == "best":
         return
-    rest = {k: arguments[k] for k in ("loss", "sample_weight", "memory")}
+    rest = {k: arguments[k] for k in ("loss", "sample_weight")} | {"memory": arguments["method"].memory}
     penalties = {k: arguments[k] for k in ("head_penalty", "theta_penalty") if k in arguments}
     problem = gnvpro.Problem(model, arguments["inputs"], arguments["targets"], **rest, **penalties)
     here = problem.full.at(problem.full.join(problem.theta(), problem.W()))

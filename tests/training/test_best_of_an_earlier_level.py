@@ -17,9 +17,9 @@ def test_levels_batches_and_the_best_model_go_together(work: float) -> None:
     x = torch.randn(60, 4, dtype=F64)
     y = torch.sin(x[:, :2] * x[:, 1:3])
     model = nn.Sequential(NeuralODE(4, 5, depth=2), nn.Linear(5, 2)).double()
-    method = gnvpro.GNvpro(batches=gnvpro.Batches(30))
+    method = gnvpro.GNvpro(batches=gnvpro.Batches(30), levels=2)
     result = gnvpro.train(
-        model, x, y, loss="least_squares", method=method, levels=2, keep="best", work=work, validation=(x[:9], y[:9])
+        model, x, y, loss="least_squares", method=method, keep="best", work=work, validation=(x[:9], y[:9])
     )
     assert result.model[0].depth == 4
     assert all(bool(torch.isfinite(p).all()) for p in result.model.parameters())

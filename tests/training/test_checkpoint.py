@@ -35,7 +35,7 @@ RUNS = {
         "method": gnvpro.GNvpro(solver=KRYLOV, batches=gnvpro.Batches(8, iterations=2)),
         "loss": "multinomial",
     },
-    "levels": {"levels": 2, "solver": KRYLOV, "keep": "best"},
+    "levels": {"method": gnvpro.GNvpro(levels=2, solver=KRYLOV), "keep": "best"},
 }
 
 
@@ -158,7 +158,7 @@ def test_without_resume_an_old_file_is_overwritten(tmp_path):
     [
         ({"solver": gnvpro.Krylov(max_rank=3)}, r"method was .*max_rank=4.*, now it is .*max_rank=3"),
         ({"head_penalty": 0.5}, "head_penalty"),
-        ({"seed": 7}, "seed"),
+        ({"method": gnvpro.GNvpro(seed=7)}, "seed was 0, now it is 7"),
         ({"solver": None, "method": "lbfgs-vpro"}, "method was .*GNvpro.*, now it is .*LBFGSvpro"),
     ],
 )

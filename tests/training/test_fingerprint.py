@@ -136,8 +136,8 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a validation set less": ({"validation": VALIDATION}, {"validation": None}, "validation was True, now it is False"),
     "inputs": ({}, {"inputs": INPUTS + 1e-12}, "inputs was"),
     "targets": ({}, {"targets": TARGETS + 1e-12}, "targets was"),
-    "seed": ({}, {"seed": 1}, "seed was 0, now it is 1"),
-    "memory": ({}, {"memory": 1e8}, "memory was None"),
+    "seed": ({}, {"method": gnvpro.GNvpro(seed=1)}, "seed was 0, now it is 1"),
+    "memory": ({}, {"method": gnvpro.GNvpro(memory=1e8)}, "memory was None"),
 }  # fmt: skip
 
 

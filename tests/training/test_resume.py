@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,9 +46,8 @@ def network() -> nn.Module:
 
 
 def run(method: gnvpro.Method, loss: str, memory: float, **more: Any) -> gnvpro.Result:
-    return gnvpro.train(
-        network(), INPUTS, TARGETS[loss], loss=loss, method=method, memory=memory, work=120, iterations=7, **more
-    )
+    method = replace(method, memory=memory)
+    return gnvpro.train(network(), INPUTS, TARGETS[loss], loss=loss, method=method, work=120, iterations=7, **more)
 
 
 def bits(result: gnvpro.Result) -> tuple[list[torch.Tensor], list[dict[str, Any]], gnvpro.Status]:

@@ -61,8 +61,8 @@ class AdamVPro(Method):
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments. Rounding errors choose among those that
             have no gradient yet, so that other chunks of samples, for example, lead to another model.
-        head, eliminator: see `gnvpro.Method`; the eliminator is for the head of all samples, at the start and at the end of the
-            budget (for least squares, at every reading).
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of all samples, at the start
+            and at the end of the budget (for least squares, at every reading).
 
     The rate ends at zero where the budget of `work` does, not where `iterations` or `patience` end a run. A run that is
     taken up with more work goes on with the rate that the larger budget has there: not the run that had it from the start.
@@ -78,6 +78,7 @@ class AdamVPro(Method):
     name: ClassVar[str] = "adam-vpro"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.lr is not None:
             check_number("AdamVPro: lr", self.lr, 0.0, strict=True)
         if self.batch_size is not None:

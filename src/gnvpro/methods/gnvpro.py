@@ -42,7 +42,7 @@ class GNvpro(Method):
     Args:
         solver: "auto", "dense", "hybrid" or "krylov", or an object with settings such as `gnvpro.Krylov(max_rank=30)`.
         batches: train on parts of the training set in turn; by default on all of it.
-        head, eliminator: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
 
     >>> GNvpro(solver="krylov").solver
     Krylov(max_rank=20, rtol=0.01)
@@ -53,6 +53,7 @@ class GNvpro(Method):
     name: ClassVar[str] = "gnvpro"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_batches("GNvpro", self.batches)
         object.__setattr__(self, "solver", as_solver(self.solver))
 
@@ -86,7 +87,7 @@ class GaussNewton(Method):
     Args:
         solver: the size of its Krylov spaces.
         batches: train on parts of the training set in turn; by default on all of it.
-        head, eliminator: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
     """
 
     solver: str | Krylov = "krylov"
@@ -94,6 +95,7 @@ class GaussNewton(Method):
     name: ClassVar[str] = "gauss-newton"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_batches("GaussNewton", self.batches)
         solver = Krylov() if self.solver == "krylov" else self.solver
         if type(solver) is not Krylov:

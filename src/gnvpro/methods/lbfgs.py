@@ -61,7 +61,7 @@ class LBFGSvpro(Method):
     Args:
         history_size: steps that it remembers.
         batches: train on parts of the training set in turn; by default on all of it.
-        head, eliminator: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
     """
 
     history_size: int = 20
@@ -69,6 +69,7 @@ class LBFGSvpro(Method):
     name: ClassVar[str] = "lbfgs-vpro"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_batches("LBFGSvpro", self.batches)
         check_count("LBFGSvpro: history_size", self.history_size, 1)
 

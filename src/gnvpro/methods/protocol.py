@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from gnvpro.arguments import check_count
+from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import Eliminator, WarmStart
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound
@@ -157,15 +157,36 @@ class Method(ABC):
     Args:
         head: the name of the last layer; found by running the model when not given.
         eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
+        levels: how often to train; between, the network is refined by its `prolongated()` (see `gnvpro.networks.NeuralODE`).
+            `result.model` is then the deepest network; the model given stays as trained on the first level.
+        memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
+            computed again for every derivative: slower, and the same result. Left out: an eighth of the machine's memory, or
+            half of what is free where that is less. The data, and features and outputs in float64, come on top.
+        seed: of everything random, which is the order of batches.
+
+    A subclass that has a `__post_init__` calls `super().__post_init__()` in it, which checks these.
     """
 
     head: str | None = None
     eliminator: Eliminator | None = None
+    levels: int = 1
+    memory: float | None = None
+    seed: int = 0
     name: ClassVar[str] = "own"
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        check_count(f"{kind}: levels", self.levels, 1)
+        check_count(f"{kind}: seed", self.seed, 0)
+        if self.memory is not None:
+            check_number(f"{kind}: memory", self.memory, 0.0, strict=True)
 
     @abstractmethod
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state; what it builds again for a state is not counted as work."""
+        """Start on a problem, or go on from a state; what it builds again for a state is not counted as work.
+
+        The seed is the method's own.
+        """
 
     def parts(self) -> Batches | None:
         """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""

@@ -31,6 +31,7 @@ class StochasticMethod(Method):
     batch_size: int = 32
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number(f"{type(self).__name__}: lr", self.lr, 0.0, strict=True)
         check_count(f"{type(self).__name__}: batch_size", self.batch_size, 1)
 
@@ -50,7 +51,7 @@ class Adam(StochasticMethod):
     Args:
         lr: learning rate.
         batch_size: samples per step.
-        head, eliminator: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
     """
 
     name: ClassVar[str] = "adam"
@@ -68,7 +69,7 @@ class Nesterov(StochasticMethod):
         lr: learning rate.
         batch_size: samples per step.
         momentum: share of the last step that is kept.
-        head, eliminator: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
     """
 
     momentum: float = 0.9

@@ -147,6 +147,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
         takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
         method = as_method(self.method, self.solver if takes_solver else None)
+        method = replace(method, seed=seed, memory=method.memory if self.memory is None else self.memory)
         for share in ROUNDS if self._learns_noise else (1.0,):
             usual = max(1e-10, PENALTY[loss] * self._noise(part) / float(part.weights.sum()))
             penalties = Penalties(
@@ -164,8 +165,6 @@ class NetworkEstimator(BaseEstimator, ABC):
                 head_penalty=penalties.head,
                 work=share * check_number("work", self.work, 0.0),
                 iterations=None if self.max_iter is None else max(0, self.max_iter - len(history)),
-                memory=self.memory,
-                seed=seed,
                 validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),
                 keep="last" if rest is None else "best",
                 patience=None if rest is None else self.patience,
@@ -180,7 +179,7 @@ class NetworkEstimator(BaseEstimator, ABC):
                 theta_penalty=penalties.theta,
                 head_penalty=penalties.head,
                 sample_weight=part.weights,
-                memory=self.memory,
+                memory=method.memory,
             )
             self._learn_posterior(problem, float(part.weights.sum()), rest)
         self.history_, self.status_ = history, result.status

@@ -47,7 +47,6 @@ class Plan:
     iterations: float
     keep_best: bool
     patience: float  # iterations without a better validation score
-    seed: int
     checkpoint: Checkpoint | None
 
 
@@ -205,7 +204,7 @@ class Run:
         assert self.start is not None
         state, self._resumed = self._resumed, None
         counted = dataclasses.replace(self.meter)
-        running = self.plan.method.begin(problem, self.start, budget, self.plan.seed, state)
+        running = self.plan.method.begin(problem, self.start, budget, self.plan.method.seed, state)
         if state is not None:  # what is built again was counted before
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
         elif self.cursor.sweep == self.cursor.batch == 0:
@@ -251,7 +250,9 @@ class Run:
     def _batches(self) -> list[Tensor | None]:
         if self.batches is None:
             return [None]
-        order = seeded_permutation(self.meter.total_samples, self.plan.seed, self.cursor.level, self.cursor.sweep)
+        order = seeded_permutation(
+            self.meter.total_samples, self.plan.method.seed, self.cursor.level, self.cursor.sweep
+        )
         return list(order.to(self.problem.inputs.device).split(self.batches.size))
 
     # -- the records

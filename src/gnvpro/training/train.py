@@ -45,11 +45,8 @@ def train(
     validation: tuple[Any, ...] | None = None,
     work: float | Sequence[float] = 600.0,
     iterations: int | None = None,
-    levels: int = 1,
     keep: str = "last",
     patience: int | None = None,
-    memory: float | None = None,
-    seed: int = 0,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
     listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
@@ -65,7 +62,8 @@ def train(
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
             batches, for large sets; "gauss-newton", "adam" and "nesterov" train theta and W together, from the eliminated
             head. Or an object with settings, such as `gnvpro.Adam(lr=1e-2, batch_size=128)` or
-            `gnvpro.GNvpro(batches=gnvpro.Batches(10_000))`.
+            `gnvpro.GNvpro(batches=gnvpro.Batches(10_000))`. Every method takes `levels`, from shallow to deep networks,
+            `memory` in bytes, and `seed` (see `gnvpro.Method`).
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps
@@ -79,14 +77,8 @@ def train(
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
             0 eliminates the head at the given theta and does nothing else. Left out: 600.
         iterations: cap on the iterations, all levels and batches together. Left out, work alone is the limit.
-        levels: how often to train; between, the network is refined by its `prolongated()` (see `gnvpro.networks.NeuralODE`).
-            `result.model` is then the deepest network; the model given stays as trained on the first level. Left out: once.
         keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy.
         patience: iterations without a better validation accuracy (or loss) after which to stop; left out, never.
-        memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
-            computed again for every derivative: slower, and the same result. Left out: an eighth of the machine's memory, or
-            half of what is free where that is less. The data, and features and outputs in float64, come on top.
-        seed: of everything random, which is the order of batches. Left out: 0.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
             `gnvpro.Checkpoint` that says how often. Left out, nothing is written.
         resume: whether to go on from the checkpoint if the file exists. The result is bit for bit the same as of a run never
@@ -121,11 +113,10 @@ def train(
         checkpoint = Checkpoint(checkpoint)
     plan = Plan(
         method=chosen,
-        budgets=check_work(work, check_count("levels", levels, 1)),
+        budgets=check_work(work, chosen.levels),
         iterations=math.inf if iterations is None else check_count("iterations", iterations, 0),
         keep_best=check_choice("keep", keep, ("last", "best")) == "best",
         patience=math.inf if patience is None else check_count("patience", patience, 1),
-        seed=check_count("seed", seed, 0),
         checkpoint=checkpoint,
     )
     check_model(model)
@@ -133,9 +124,9 @@ def train(
         raise ValueError('keep="best" needs validation=(inputs, targets) to know which model is best')
     if patience is not None and validation is None:
         raise ValueError(f"patience={patience} needs validation=(inputs, targets) to know what is better")
-    if levels > 1 and not can_be_refined(model):
+    if chosen.levels > 1 and not can_be_refined(model):
         raise ValueError(
-            f"levels={levels} needs a model with a module that has a method prolongated(), such as "
+            f"levels={chosen.levels} needs a model with a module that has a method prolongated(), such as "
             f"gnvpro.networks.NeuralODE; {type(model).__name__} has none"
         )
     if resume and plan.checkpoint is None:
@@ -150,7 +141,7 @@ def train(
         sample_weight=sample_weight,
         head=chosen.head,
         eliminator=chosen.eliminator,
-        memory=memory,
+        memory=chosen.memory,
     )
     warn_of_modes(model, stacklevel=3)
     with evaluating(model), suitable_threads(problem.inputs.numel()):
@@ -158,7 +149,7 @@ def train(
         trouble = chosen.why_not(problem)
         if trouble is not None:
             raise ValueError(trouble)
-        identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan, memory)
+        identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan)
         run = Run(problem, held_out, plan, watchers, identity)
         if resume and plan.checkpoint is not None and Path(plan.checkpoint.path).exists():
             with taken_up(Path(plan.checkpoint.path), model):
@@ -188,7 +179,7 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
     return (check_number("work", work, 0.0) / levels,) * levels
 
 
-def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan, memory: float | None) -> dict[str, str]:
+def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
     """Everything that decides the numbers of a run, except where theta starts."""
     samples = {"": (problem.inputs, problem.misfit)}
     if held_out is not None:
@@ -199,12 +190,12 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan, memory:
         "head_penalty": problem.head_penalty,
         "eliminator": problem.eliminator,
         "head": problem.network.location.head_name,
+        "levels": plan.method.levels,
+        "memory": plan.method.memory,
+        "seed": plan.method.seed,
         "method": plan.method,
-        "levels": len(plan.budgets),
         "keep": "best" if plan.keep_best else "last",
         "patience": plan.patience,
-        "memory": memory,
-        "seed": plan.seed,
         "validation": held_out is not None,
     }
     return {
