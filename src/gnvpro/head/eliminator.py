@@ -18,6 +18,7 @@ from torch import Tensor
 from gnvpro.linalg.columns import by_columns, matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator
+from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.status import Status
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
@@ -91,5 +92,9 @@ class Eliminator(Protocol):
 
 def append_bias_column(features: Tensor, bias: bool) -> Tensor:
     """The features in float64, with a last column of ones where the head has a bias."""
-    Z = by_columns(features.to(torch.float64))
-    return torch.cat([Z.T, Z.new_ones((1, Z.shape[0]))]).T if bias else Z
+
+    def append(features: Tensor) -> Tensor:
+        Z = by_columns(features.to(torch.float64))
+        return torch.cat([Z.T, Z.new_ones((1, Z.shape[0]))]).T if bias else Z
+
+    return rowwise(append, features, columns=features.shape[1] + bias)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
 from gnvpro.problem.misfit import Misfit
 
@@ -24,23 +25,33 @@ from gnvpro.problem.misfit import Misfit
 def assemble_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
     """The Hessian in vec(W)."""
     K, f = outputs.shape[1], Z.shape[1]
+    sums = misfit.over.sum(sum_products, Z, misfit.pieces, outputs)
+    H = sums[pair_index(K, Z.device)][:, pair_index(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
+    H.diagonal().add_(head_penalty)
+    return H
+
+
+def sum_products(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
+    """The sum of h_kl z_i z_j over the rows, k <= l and i <= j."""
+    K, f = outputs.shape[1], Z.shape[1]
     sums = Z.new_zeros((K * (K + 1) // 2, f * (f + 1) // 2))
     chunk = max(1, MAX_PRODUCT_ENTRIES // sum(sums.shape))
     for curved, z in zip(pairs_of_outputs(misfit, outputs, chunk), Z.T.split(chunk, 1), strict=True):
         sums.addmm_(curved, unique_products(z).T)
-    sums = misfit.over.total(sums)
-    H = sums[pair_index(K, Z.device)][:, pair_index(f, Z.device)].view(K, K, f, f).transpose(1, 2).reshape(K * f, K * f)
-    H.diagonal().add_(head_penalty)
-    return H
+    return sums
 
 
 def approximate_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
     """The Hessian from every k-th row (k <= 4) when there are many: accurate enough to precondition with."""
     stride = min(4, outputs.shape[0] // (20 * Z.shape[1]))
     if stride > 1:
-        kept = slice(None, None, stride)
-        misfit = replace(misfit, targets=by_columns(misfit.targets[kept]), weights=misfit.weights[kept] * stride)
-        Z, outputs = by_columns(Z[kept]), by_columns(outputs[kept])
+
+        def thin(A: Tensor) -> Tensor:
+            return by_columns(A[::stride])
+
+        weights = rowwise(lambda w: w[::stride] * stride, misfit.weights)
+        misfit = replace(misfit, targets=rowwise(thin, misfit.targets), weights=weights)
+        Z, outputs = rowwise(thin, Z), rowwise(thin, outputs)
     return assemble_hessian(Z, misfit, head_penalty, outputs)
 
 

@@ -74,12 +74,11 @@ class HeadSensitivity:
     @property
     def head_jacobian(self) -> LinearOperator:
         """dZ -> dW."""
-        inverse, inner = self.fit.inverse_hessian, self.misfit.over.inner
+        inverse, over = self.fit.inverse_hessian, self.misfit.over
 
         def mv(dZ: Tensor) -> Tensor:
-            return -inverse.mv(
-                inner(self._apply_hessian(matmul_small(dZ, self.W.T)), self.Z) + self._pad(inner(self.G, dZ))
-            )
+            S1, S2 = over.inners(self._apply_hessian(matmul_small(dZ, self.W.T)), self.Z, self.G, dZ)
+            return -inverse.mv(S1 + self._pad(S2))
 
         def rmv(dW: Tensor) -> Tensor:
             D = -inverse.rmv(dW)
@@ -119,16 +118,17 @@ class HeadSensitivity:
     def _curvature_exact(self, dZ: Tensor) -> Tensor:
         inverse = self.fit.inverse_hessian.mv
         bent = self._apply_hessian(matmul_small(dZ, self.W.T))
-        bent = bent - self._apply_hessian(matmul_small(self.Z, inverse(self.misfit.over.inner(bent, self.Z)).T))
-        return matmul_small(bent, self.W) + self._residual_term(dZ)
+        S1, S2 = self.misfit.over.inners(bent, self.Z, self.G, dZ)
+        bent = bent - self._apply_hessian(matmul_small(self.Z, inverse(S1).T))
+        return matmul_small(bent, self.W) + self._residual_term(S2)
 
     def _curvature_rowwise(self, dZ: Tensor) -> Tensor:
         # inv multiplies from the right only, so it may act on (n_features, n_features) blocks before W does
         weights = self.misfit.weights
         weighted = weights * dZ
-        block = self.fit.inverse_hessian.mv(self.misfit.over.inner(weighted, self.Z))
-        return matmul_small(weighted - weights * matmul_small(self.Z, block.T), self._gram) + self._residual_term(dZ)
+        S1, S2 = self.misfit.over.inners(weighted, self.Z, self.G, dZ)
+        block = self.fit.inverse_hessian.mv(S1)
+        return matmul_small(weighted - weights * matmul_small(self.Z, block.T), self._gram) + self._residual_term(S2)
 
-    def _residual_term(self, dZ: Tensor) -> Tensor:
-        S2 = self._pad(self.misfit.over.inner(self.G, dZ))
-        return matmul_small(self.G, self.fit.inverse_hessian.mv(S2)[:, : self.n_features])
+    def _residual_term(self, S2: Tensor) -> Tensor:
+        return matmul_small(self.G, self.fit.inverse_hessian.mv(self._pad(S2))[:, : self.n_features])

@@ -5,7 +5,8 @@ one piece: a product with a small matrix then runs along the samples, and so do 
 a softmax. With 5000 rows of 4 or 5 that is 3 to 5 times as fast as row by row, with 3000 rows of 32 still 1.5 times.
 
 torch stores the result of a product by rows, whatever it was given, but keeps the layout in everything pointwise. So no more
-is needed than the functions below, each of which takes any layout and returns columns.
+is needed than the functions below, each of which takes any layout and returns columns. `matmul_small` takes rows that are
+not held as well (`gnvpro.linalg.rows`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnvpro.linalg.rows import Rows, rowwise
+
 
 def by_columns(A: Tensor) -> Tensor:
     """The same matrix, stored by columns; itself if it is already."""
@@ -23,6 +26,8 @@ def by_columns(A: Tensor) -> Tensor:
 
 def matmul_small(A: Tensor, M: Tensor, row: Tensor | None = None) -> Tensor:
     """A M, for a small matrix M; plus the same row everywhere, if given."""
+    if isinstance(A, Rows):
+        return rowwise(lambda a: matmul_small(a, M, row), A, columns=M.shape[1])
     return (M.T @ A.T if row is None else torch.addmm(row[:, None], M.T, A.T)).T
 
 

@@ -1,19 +1,27 @@
 """Sums over samples: the one place where samples are added up.
 
-    inner(A, B)      =  A' B  =  sum_n a_n b_n'      (rows, j) and (rows, k) -> (j, k)
-    total(part)      =  part                         what the rows at hand add up to, from which the sum over all rows follows
-    triangle(A, B)   =  R, Q' B  with  A = Q R       least squares without squaring the condition of A
+    sum(f, A, B)     =  sum over the rows of what f makes of them             f takes any number of rows and adds up its own
+    inner(A, B)      =  A' B  =  sum_n a_n b_n'                               (rows, j) and (rows, k) -> (j, k)
+    total(part)      =  the sum over all rows, from what the rows at hand add up to
+    triangle(A, B)   =  R, Q' B  with  A = Q R                                least squares without squaring the condition of A
 
-Everything else in the formulas acts row by row. Whoever holds only a part of the rows (a chunk of a stream, one of several
-processes) adds up its own and hands the result to `total`; a `SampleSum` of its own is all that such a source needs.
+Everything else in the formulas acts row by row. `ChunkedSum` goes through samples that are not held (`gnvpro.linalg.rows`), a
+chunk at a time; what it has at the end it hands to the sum over other holders of samples. Its triangle is stacked:
+
+    [R; A_i] = Q_i R'        R' is the factor of the chunks so far, [R; A_1; ...; A_i]
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from gnvpro.linalg.columns import stack_rows
+from gnvpro.linalg.rows import Chunk, parts
 
 
 @dataclass(frozen=True)
@@ -24,11 +32,58 @@ class SampleSum:
         """The sum over all samples, from the sum over those at hand."""
         return part
 
+    def sums(self, f: Callable[..., tuple[Tensor, ...]], *rows: Any) -> tuple[Tensor, ...]:
+        """Several sums over all samples in one pass, from a function of the rows at hand."""
+        return tuple(self.total(part) for part in f(*rows))
+
+    def sum(self, f: Callable[..., Tensor], *rows: Any) -> Tensor:
+        """One sum over all samples."""
+        return self.sums(lambda *at_hand: (f(*at_hand),), *rows)[0]
+
     def inner(self, A: Tensor, B: Tensor) -> Tensor:
         """A' B, summed over the rows."""
-        return self.total(A.T @ B)
+        return self.sum(lambda a, b: a.T @ b, A, B)
+
+    def inners(self, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, ...]:
+        """A' B and C' D in one pass."""
+        return self.sums(lambda a, b, c, d: (a.T @ b, c.T @ d), A, B, C, D)
 
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """R and Q' B of A = Q R: all that least squares needs of A and B, however many rows they have."""
         Q, R = torch.linalg.qr(A)
         return R, Q.T @ B
+
+
+@dataclass(frozen=True)
+class ChunkedSum(SampleSum):
+    """Adds up over samples that come in chunks."""
+
+    chunks: Callable[[], Iterator[Chunk]] = field(repr=False)  # one pass over them
+    others: SampleSum = field(default_factory=SampleSum)  # who else holds samples
+
+    def total(self, part: Tensor) -> Tensor:
+        """The sum over all holders of samples, from the sum over all chunks here."""
+        return self.others.total(part)
+
+    def sums(self, f: Callable[..., tuple[Tensor, ...]], *rows: Any) -> tuple[Tensor, ...]:
+        """One pass over the chunks."""
+        added: tuple[Tensor, ...] | None = None
+        for chunk in self.chunks():
+            new = f(*parts(rows, chunk))
+            added = new if added is None else tuple(a + b for a, b in zip(added, new, strict=True))
+            del chunk, new  # before the next one is read
+        assert added is not None
+        return tuple(self.total(part) for part in added)
+
+    def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        """Stacked: the factor of the chunks so far above the next chunk."""
+        so_far: tuple[Tensor, Tensor] | None = None
+        for chunk in self.chunks():
+            a, b = parts((A, B), chunk)
+            if so_far is not None:
+                a, b = stack_rows([so_far[0], a]), stack_rows([so_far[1], b])
+            Q, R = torch.linalg.qr(a)
+            so_far = R, Q.T @ b
+            del chunk, a, b, Q
+        assert so_far is not None
+        return self.others.triangle(*so_far)

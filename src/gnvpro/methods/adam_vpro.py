@@ -113,7 +113,7 @@ class RunningAdamVPro:
     ) -> None:
         self.settings, self.problem, self.budget, self.seed = settings, problem, budget, seed
         self.status = Status.RUNNING
-        self.n_samples = problem.inputs.shape[0]
+        self.n_samples = len(problem.inputs)
         self.batch_size = settings.samples_per_batch(self.n_samples)
         self._passes = PassPlan(min(self.batch_size, problem.passes.size), problem.passes.kept)
         self._kernel = Rotated() if settings.rotate else Rotated(max_side=0)

@@ -63,7 +63,7 @@ class Auto:
     def takes_exact_steps(self, problem: Problem) -> bool:
         """Whether exact steps can be had, and cost little enough."""
         q = count_directions(problem)
-        flops = problem.inputs.shape[0] * self.dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
+        flops = len(problem.inputs) * self.dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
         small = 0 < q <= MAX_DIRECTIONS and flops <= MAX_FLOPS and problem.eliminator.inverse_is_exact
         return small and self.dense.why_not(problem) is None
 

@@ -125,7 +125,7 @@ class RunningStochastic:
 
     def iterate(self) -> StepReport | None:
         """One epoch, in an order of its own."""
-        network, misfit, n = self.problem.network, self.problem.misfit, self.problem.inputs.shape[0]
+        network, misfit, n = self.problem.network, self.problem.misfit, len(self.problem.inputs)
         device = self.problem.inputs.device
         for samples in seeded_permutation(n, self.seed, self.epoch).to(device).split(self.settings.batch_size):
             part = misfit.take(samples, n)

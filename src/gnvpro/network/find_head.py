@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gnvpro.arguments import suggestion
+from gnvpro.samples.several import Batch, arguments_of, description
 
 Head = nn.Linear | nn.Conv2d
 
@@ -46,7 +47,7 @@ class _Call:
     version: int
 
 
-def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> HeadLocation:
+def find_head(model: nn.Module, inputs: Batch, name: str | None) -> HeadLocation:
     """The head of the model, checked to be one that can be eliminated."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"head must be the name of a module of the model, got {name!r}")
@@ -54,7 +55,7 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> HeadLocatio
     calls, output = _run(model, inputs)
     if not isinstance(output, Tensor):
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
-    _check_output(calls, output, inputs.shape[0])
+    _check_output(calls, output, len(inputs))
     last = [call for call in calls if _is_head(call.module) and _same(call, output)]
     if name is not None:
         modules = dict(model.named_modules())
@@ -81,7 +82,7 @@ def find_head(model: nn.Module, inputs: Tensor, name: str | None) -> HeadLocatio
     return HeadLocation(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
 
 
-def _run(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], Any]:
+def _run(model: nn.Module, inputs: Batch) -> tuple[list[_Call], Any]:
     calls: list[_Call] = []
 
     def watch(name: str, module: nn.Module) -> Any:
@@ -96,11 +97,10 @@ def _run(model: nn.Module, inputs: Tensor) -> tuple[list[_Call], Any]:
             hooks.callback(watch(name, module).remove)
         try:
             # copies: a forward pass that writes to its parameters must not reach those of the user
-            output = functional_call(model, {n: p.detach().clone() for n, p in model.named_parameters()}, (inputs,))
+            params = {n: p.detach().clone() for n, p in model.named_parameters()}
+            output = functional_call(model, params, *arguments_of(inputs))
         except Exception as error:
-            raise ValueError(
-                f"the model cannot be run on inputs of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
-            ) from error
+            raise ValueError(f"the model cannot be run on inputs of {description(inputs)}: {error}") from error
     return calls, output
 
 
@@ -208,7 +208,7 @@ def _check_affine(call: _Call, head: Head) -> None:
         )
 
 
-def _find_body(calls: list[_Call], head: _Call, inputs: Tensor) -> str | None:
+def _find_body(calls: list[_Call], head: _Call, inputs: Batch) -> str | None:
     for call in calls:
         if (
             call.name

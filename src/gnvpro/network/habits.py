@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gnvpro.network.derivatives.substitutes import Substituted
 from gnvpro.network.evaluation import is_compiled
+from gnvpro.samples.several import Batch, tensors_of
 
 MODULE_INTERNALS = frozenset(vars(nn.Module()))
 
@@ -125,7 +126,7 @@ def restored(model: nn.Module) -> Iterator[Snapshot]:
             before.restore()
 
 
-def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Tensor], inputs: Tensor) -> Habits:
+def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Any], Tensor], inputs: Batch) -> Habits:
     """Run the features of a few samples twice; what cannot be trained is a ValueError that says what to do.
 
     The model is left as it is found; `run` computes the features, samples first, at given parameters.
@@ -133,7 +134,7 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Ten
     few = inputs[:2]
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
 
-    def features(samples: Tensor) -> tuple[Tensor, Tensor]:
+    def features(samples: Batch) -> tuple[Tensor, Batch]:
         given = samples.clone()
         with torch.no_grad():
             return run(params, given).clone(), given
@@ -143,7 +144,8 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Ten
         first, given = features(few)
         second, _ = features(few)
         drawn = any(not torch.equal(a, b) for a, b in zip(states, _random_states(inputs), strict=True))
-        writes_inputs = given._version > 0 or not _equal(given, few)
+        pairs = zip(tensors_of(given), tensors_of(few), strict=True)
+        writes_inputs = any(g._version > 0 or not _equal(g, f) for g, f in pairs)
         try:
             alone, _ = features(few[-1:])
         except Exception:  # such as that of BatchNorm, which has no variance of one sample
@@ -171,9 +173,9 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Tensor], Ten
     return Habits(writes_inputs, tuple(buffers), tuple(attributes), is_compiled(model))
 
 
-def _random_states(inputs: Tensor) -> list[Tensor]:
+def _random_states(inputs: Batch) -> list[Tensor]:
     states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else states
+    return [*states, torch.cuda.get_rng_state(inputs.device)] if inputs.device.type == "cuda" else states
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

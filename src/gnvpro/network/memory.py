@@ -19,6 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gnvpro.samples.several import Batch
+
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -66,7 +68,7 @@ class Footprint:
     peak: float  # at its worst moment, what it will hold included
 
 
-def footprint(run: Callable[[Tensor], object], inputs: Tensor) -> Footprint:
+def footprint(run: Callable[[Any], object], inputs: Batch) -> Footprint:
     """What `run` takes for each of the samples it is given."""
     sizes = sorted({min(2, len(inputs)), min(4, len(inputs))})
     logs = [_Allocations.of(run, inputs[:size]) for size in sizes]
@@ -89,7 +91,7 @@ class _Allocations(TorchDispatchMode):
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
     @staticmethod
-    def of(run: Callable[[Tensor], object], inputs: Tensor) -> _Allocations:
+    def of(run: Callable[[Any], object], inputs: Batch) -> _Allocations:
         """The log of a computation; its last entry is what the result holds."""
         with _Allocations() as log:
             result = run(inputs)

@@ -35,6 +35,7 @@ from gnvpro.network.habits import Habits, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
 from gnvpro.network.passes import Chunks, PassPlan, linearize_chunks
 from gnvpro.network.work import WorkMeter
+from gnvpro.samples.several import Batch, arguments_of, entries_per_sample, shapes_of
 
 GENEROUS_NUMBERS = 30  # that a sample may leave behind for each input, unit and feature without being measured
 EVERY_SAMPLE = SampleSum()
@@ -59,10 +60,10 @@ class SeparableNetwork:
         self._sizes = [p.numel() for p in self._parameters.values()]
         self._dtypes = [p.dtype for p in self._parameters.values()]
         self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
-        self._footprints: dict[tuple[torch.Size, int], Footprint] = {}
+        self._footprints: dict[tuple[object, int], Footprint] = {}
 
     @staticmethod
-    def of(model: nn.Module, inputs: Tensor, head: str | None = None) -> SeparableNetwork:
+    def of(model: nn.Module, inputs: Batch, head: str | None = None) -> SeparableNetwork:
         """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
         with evaluating(model):
             with restored(model):
@@ -180,14 +181,14 @@ class SeparableNetwork:
 
     # -- passes
 
-    def features(self, theta: Tensor, inputs: Tensor, passes: PassPlan) -> Tensor:
+    def features(self, theta: Tensor, inputs: Batch, passes: PassPlan) -> Tensor:
         """Features without derivatives, not counted as work: for validation and prediction."""
         params = self.split(theta)
         with torch.no_grad():
             return torch.cat([self.rows(self._run(params, part)) for part in inputs.split(passes.size)])
 
     def linearize(
-        self, theta: Tensor, inputs: Tensor, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
+        self, theta: Tensor, inputs: Batch, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
     ) -> FeatureLinearization:
         """Features and their Jacobian: one forward pass, of which as much is kept as the plan says."""
         params = self.split(theta)
@@ -196,28 +197,30 @@ class SeparableNetwork:
 
     # -- memory
 
-    def pass_plan(self, inputs: Tensor, memory: float, most: float = inf) -> PassPlan:
+    def pass_plan(self, inputs: Batch, memory: float, most: float = inf) -> PassPlan:
         """How passes go through these inputs within so many bytes, at most so many samples at a time."""
         return PassPlan.within(memory, self.footprint(inputs, memory), inputs, most)
 
-    def footprint(self, inputs: Tensor, memory: float, seeds: int = 0) -> Footprint:
+    def footprint(self, inputs: Batch, memory: float, seeds: int = 0) -> Footprint:
         """Bytes per sample; zero (not measured) if even a generous bound fits into a quarter of the memory.
 
         Measuring takes longer than training does where the problem is small.
         """
-        numbers = GENEROUS_NUMBERS * (prod(inputs.shape[1:]) + self._units + self.n_features) + 2 * seeds * self.n_theta
-        if isinf(memory) or 8 * numbers * inputs.shape[0] <= memory / 4:
+        numbers = (
+            GENEROUS_NUMBERS * (entries_per_sample(inputs) + self._units + self.n_features) + 2 * seeds * self.n_theta
+        )
+        if isinf(memory) or 8 * numbers * len(inputs) <= memory / 4:
             return Footprint(0.0, 0.0)
         return self.measured(inputs, seeds)
 
-    def measured(self, inputs: Tensor, seeds: int = 0) -> Footprint:
+    def measured(self, inputs: Batch, seeds: int = 0) -> Footprint:
         """Bytes per sample held by a linearisation, and the peak while passes run.
 
         The passes are one in each direction or, given seeds, so many backward passes for each sample at once.
         """
         theta = self.theta()
 
-        def passes(few: Tensor) -> FeatureLinearization:
+        def passes(few: Batch) -> FeatureLinearization:
             part = self._linearize_chunk(self.split(theta), few)
             if seeds:
                 list(part.jacobian(part.features.new_ones((seeds, *part.features.shape))))
@@ -226,12 +229,12 @@ class SeparableNetwork:
                 part.vjp(part.features)
             return part
 
-        key = (inputs.shape[1:], seeds)
+        key = (shapes_of(inputs), seeds)
         if key not in self._footprints:
             self._footprints[key] = footprint(passes, inputs)
         return self._footprints[key]
 
-    def why_no_products(self, inputs: Tensor) -> str | None:
+    def why_no_products(self, inputs: Batch) -> str | None:
         """Why products with the Jacobian and its transpose cannot be computed; None where they can."""
         if not self.n_theta:
             return None
@@ -245,7 +248,7 @@ class SeparableNetwork:
             return f"torch cannot differentiate the model twice ({_first_line(error)})"
         return None
 
-    def why_no_jacobian(self, inputs: Tensor) -> str | None:
+    def why_no_jacobian(self, inputs: Batch) -> str | None:
         """Why the Jacobian of every sample cannot be computed; None where it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
@@ -258,15 +261,15 @@ class SeparableNetwork:
             return f"torch.func.vmap cannot run the model ({_first_line(error)})"
         return None
 
-    def _linearize_chunk(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization:
+    def _linearize_chunk(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
         return self._by_layers(params, inputs) or linearize_by_autodiff(
             lambda p, x: self.rows(self._run(p, x)), params, inputs, self.split, self.join
         )
 
-    def _by_layers(self, params: dict[str, Tensor], inputs: Tensor) -> FeatureLinearization | None:
+    def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
         """The layers' own formulas; None where some layer has none."""
         body, prefix = self._body
-        if body is None:
+        if body is None or not isinstance(inputs, Tensor):
             return None
         inside = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
         layers = linearize_unshared(body, inside, inputs)
@@ -296,7 +299,7 @@ class SeparableNetwork:
             body, prefix = self.model.get_submodule(self.location.body_name), self.location.body_name + "."
         return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
 
-    def outputs(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def outputs(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """The model's outputs at these parameters, those of the head included; neither model nor inputs are written to."""
         habits = self.habits
         if habits.buffers:
@@ -304,9 +307,9 @@ class SeparableNetwork:
         if habits.writes_inputs:
             inputs = inputs.clone()
         with evaluating(self.model), habits.undone():
-            return functional_call(self.model, params, (inputs,))
+            return functional_call(self.model, params, *arguments_of(inputs))
 
-    def _run(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def _run(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """The head's input at these parameters."""
         with _returning_its_input(self.location.head):
             return self.outputs(params, inputs)

@@ -5,6 +5,7 @@ Every error names the argument, says what was got and what to do instead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from gnvpro.network.separable import SeparableNetwork
 from gnvpro.problem.losses import Loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
+from gnvpro.samples.several import Batch, Several, description
+from gnvpro.samples.tables import is_series, is_several, numeric
 
 MAX_TARGET = 1e50  # whose sixth power, as in g' H g of least squares, is finite
 
@@ -55,14 +58,42 @@ def check_model(model: object) -> nn.Module:
     return model
 
 
-def check_inputs(name: str, inputs: object, model: nn.Module) -> Tensor:
-    """Inputs as a tensor, samples first, in the model's dtype and on its device."""
+def check_inputs(name: str, inputs: Any, model: nn.Module) -> Batch:
+    """Inputs, samples first, in the model's dtype and on its device: a tensor, or several."""
+    if isinstance(inputs, Mapping):
+        if not inputs or not all(isinstance(key, str) for key in inputs):
+            raise TypeError(
+                f"{name} given as a dictionary must name the model's arguments, got the keys {list(inputs)}"
+            )
+        several = Several((), {key: _checked(f"{name}[{key!r}]", value, model) for key, value in inputs.items()})
+        return _same_length(name, several)
+    if is_several(inputs):
+        parts = tuple(_checked(f"{name}[{i}]", value, model) for i, value in enumerate(inputs))
+        return _same_length(name, Several(parts)) if len(parts) > 1 else parts[0]
     tensor = _as_tensor(name, inputs)
+    if tensor.ndim == 1 and is_series(inputs):
+        tensor = tensor[:, None]
     if tensor.ndim < 2:
         raise ValueError(
             f"{name} must have shape (samples, ...), got {tuple(tensor.shape)}; one column: inputs[:, None]"
         )
-    if tensor.shape[0] == 0:
+    return _checked(name, tensor, model)
+
+
+def _same_length(name: str, several: Several) -> Several:
+    lengths = [len(tensor) for tensor in several.tensors]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"{name} are {len(lengths)} arguments of the model, with {lengths} samples; they must have the same number "
+            "(one array of all samples: torch.stack or numpy.stack)"
+        )
+    return several
+
+
+def _checked(name: str, inputs: object, model: nn.Module) -> Tensor:
+    """One of the inputs."""
+    tensor = _as_tensor(name, inputs)
+    if tensor.ndim == 0 or tensor.shape[0] == 0:
         raise ValueError(f"{name} is empty: it has no samples")
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
     if first is not None:
@@ -81,13 +112,13 @@ def check_inputs(name: str, inputs: object, model: nn.Module) -> Tensor:
     return tensor
 
 
-def check_sample_weight(name: str, weights: object, inputs: Tensor) -> Tensor | None:
+def check_sample_weight(name: str, weights: object, inputs: Batch) -> Tensor | None:
     """A number that is not negative for each sample, some of them positive; None where samples count the same."""
     if weights is None:
         return None
     tensor = _as_tensor(name, weights)
-    if tuple(tensor.shape) != (inputs.shape[0],):
-        raise ValueError(f"{name} must have shape ({inputs.shape[0]},), one per sample, got {tuple(tensor.shape)}")
+    if tuple(tensor.shape) != (len(inputs),):
+        raise ValueError(f"{name} must have shape ({len(inputs)},), one per sample, got {tuple(tensor.shape)}")
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     _check_finite(name, tensor)
@@ -103,7 +134,7 @@ def check_sample_weight(name: str, weights: object, inputs: Tensor) -> Tensor | 
 def check_targets(
     name: str,
     targets: object,
-    inputs: Tensor,
+    inputs: Batch,
     network: SeparableNetwork,
     loss: Loss,
     sample_weight: Tensor | None = None,
@@ -112,8 +143,8 @@ def check_targets(
     tensor = _as_tensor(name, targets)
     if tensor.ndim == 0 or tensor.shape[0] == 0:
         raise ValueError(f"{name} is empty: it has no samples")
-    if tensor.shape[0] != inputs.shape[0]:
-        raise ValueError(f"{name} has {tensor.shape[0]} samples but the inputs have {inputs.shape[0]}; they must agree")
+    if tensor.shape[0] != len(inputs):
+        raise ValueError(f"{name} has {tensor.shape[0]} samples but the inputs have {len(inputs)}; they must agree")
     if tensor.device != inputs.device:
         raise ValueError(f"{name} is on device {str(tensor.device)!r} but the inputs are on {str(inputs.device)!r}")
     if tensor.is_complex():
@@ -141,21 +172,19 @@ def check_validation(validation: object) -> tuple[object, object, object]:
     return validation[0], validation[1], validation[2] if len(validation) == 3 else None
 
 
-def check_runs(name: str, inputs: Tensor, network: SeparableNetwork) -> None:
+def check_runs(name: str, inputs: Batch, network: SeparableNetwork) -> None:
     """Whether the model takes these inputs, tried on a few samples."""
     try:
         network.features(network.theta(), inputs[:2], PassPlan(2))
     except Exception as error:
-        raise ValueError(
-            f"the model cannot be run on {name} of shape {tuple(inputs.shape)} and {inputs.dtype}: {error}"
-        ) from error
+        raise ValueError(f"the model cannot be run on {name} of {description(inputs)}: {error}") from error
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(numeric(name, value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__} ({error})") from None
 

@@ -47,13 +47,14 @@ from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import BoundPenalty, Tikhonov
+from gnvpro.samples.several import Batch
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Samples that nothing is fitted to."""
 
-    inputs: Tensor
+    inputs: Batch
     misfit: Misfit
     passes: PassPlan
 
@@ -65,7 +66,8 @@ class Problem:
         model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. It runs in evaluation
             mode, and only `store` writes to it. Of DataParallel, DistributedDataParallel and torch.compile the module
             inside is taken.
-        inputs: what the model takes, samples first.
+        inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
+            that is called with several arguments, a dictionary for one that is called by name.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
@@ -107,7 +109,7 @@ class Problem:
         self.misfit = check_targets("targets", targets, self.inputs, self.network, self.loss, weights)
         if weights is not None:
             self._drop_samples_of_no_weight(weights > 0)
-        self.meter = WorkMeter(self.inputs.shape[0])
+        self.meter = WorkMeter(len(self.inputs))
         self.eliminator = self._choose_eliminator(eliminator)
 
     def _see(self, model: nn.Module) -> SeparableNetwork:
@@ -190,7 +192,7 @@ class Problem:
 
     def on_samples(self, samples: Tensor) -> Problem:
         """The same on a part of the samples; work is still counted in passes over all of them."""
-        part = self.misfit.take(samples, self.inputs.shape[0])
+        part = self.misfit.take(samples, len(self.inputs))
         return self._with(inputs=self.inputs[samples], misfit=part)
 
     def of_model(self, model: nn.Module, memory: float) -> Problem:

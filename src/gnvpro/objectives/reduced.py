@@ -167,4 +167,4 @@ MAX_SQUARES = 1e100  # of the features, added up: products of the inner Hessian 
 
 def within_range(problem: Problem, Z: Tensor) -> bool:
     """Whether features are finite, and small enough for the arithmetic of the elimination."""
-    return float(problem.misfit.over.total(Z.square().sum())) < MAX_SQUARES
+    return float(problem.misfit.over.sum(lambda z: z.square().sum(), Z)) < MAX_SQUARES

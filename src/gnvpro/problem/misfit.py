@@ -2,7 +2,8 @@
 
     misfit(X) = sum_i w_i l(x_i, c_i),    w_i = 1/n unless the samples are weighted
 
-Everything that eliminates the head or steps in theta sees the loss through this.
+Everything that eliminates the head or steps in theta sees the loss through this. Targets and weights, and with them outputs,
+are tensors or, where samples are not held, `Rows` that are made chunk by chunk.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.problem.losses import Loss
 
@@ -44,7 +46,12 @@ class Misfit:
     @cached_property
     def sqrt_weights(self) -> Tensor:
         """The square roots of the weights."""
-        return self.weights.sqrt()
+        return rowwise(torch.sqrt, self.weights)
+
+    @property
+    def pieces(self) -> Misfit:
+        """For functions of a sum: the part of the misfit that the rows at hand have, of which nothing is handed on."""
+        return rowwise(lambda C, w: replace(self, targets=C, weights=w, over=SampleSum()), self.targets, self.weights)
 
     def take(self, samples: Tensor, n_samples: int) -> Misfit:
         """The part of some of the samples, so scaled that the average over equal parts is the whole.
@@ -65,20 +72,24 @@ class Misfit:
 
     def value(self, outputs: Tensor) -> float:
         """The mean loss."""
-        return self._mean(self.loss.value(outputs, self.targets))
+        return self._mean(self.loss.value, outputs)
 
-    def _mean(self, values: Tensor) -> float:
+    def _mean(self, of: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> float:
         """The weighted sum of one value per row."""
-        return float(self.over.total(self.weights[:, 0] @ values))
+
+        def add(w: Tensor, X: Tensor, C: Tensor) -> Tensor:
+            return w[:, 0] @ of(X, C).to(w.dtype)
+
+        return float(self.over.sum(add, self.weights, outputs, self.targets))
 
     def gradient(self, outputs: Tensor) -> Tensor:
         """Its derivative in the outputs."""
-        return self.weights * self.loss.gradient(outputs, self.targets)
+        return rowwise(lambda w, X, C: w * self.loss.gradient(X, C), self.weights, outputs, self.targets)
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """Its second derivative in the outputs, as a map of d_outputs."""
-        apply = self.loss.hessian(outputs, self.targets)
-        return lambda d_outputs: self.weights * apply(d_outputs)
+        apply = rowwise(self.loss.hessian, outputs, self.targets)
+        return lambda d_outputs: rowwise(lambda w, map, d: w * map(d), self.weights, apply, d_outputs)
 
     def hessian_factors(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """d and v with its Hessian diag(d) - v v' row by row, where the loss says so: cheaper to assemble."""
@@ -99,8 +110,7 @@ class Misfit:
         accuracy = getattr(self.loss, "accuracy", None)
         if accuracy is None:
             return None
-        right = self._mean(accuracy(outputs, self.targets).to(torch.float64))
-        return right / float(self.over.total(self.weights.sum()))
+        return self._mean(accuracy, outputs) / float(self.over.sum(torch.sum, self.weights))
 
 
 def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:

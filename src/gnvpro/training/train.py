@@ -19,6 +19,7 @@ from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.problem import HeldOut, Problem
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.penalties import Tikhonov
+from gnvpro.samples.several import entries_per_sample, tensors_of
 from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.fingerprint import describe, digest, model_parts
 from gnvpro.training.history import Record
@@ -56,7 +57,8 @@ def train(
     Args:
         model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. Parameters with
             requires_grad=False stay as they are.
-        inputs: what the model takes, samples first.
+        inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
+            that is called with several arguments, a dictionary for one that is called by name.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
@@ -144,7 +146,7 @@ def train(
         memory=chosen.memory,
     )
     warn_of_modes(model, stacklevel=3)
-    with evaluating(model), suitable_threads(problem.inputs.numel()):
+    with evaluating(model), suitable_threads(len(problem.inputs) * entries_per_sample(problem.inputs)):
         held_out = None if validation is None else problem.held_out(*check_validation(validation))
         trouble = chosen.why_not(problem)
         if trouble is not None:
@@ -200,7 +202,7 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
     }
     return {
         **model_parts(problem.network.model),
-        **{f"{name}inputs": digest([inputs]) for name, (inputs, _) in samples.items()},
+        **{f"{name}inputs": digest(tensors_of(inputs)) for name, (inputs, _) in samples.items()},
         **{f"{name}targets": digest([misfit.targets]) for name, (_, misfit) in samples.items()},
         **{f"{name}sample_weight": digest([misfit.weights]) for name, (_, misfit) in samples.items()},
         **{name: describe(name, value) for name, value in settings.items()},

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
+from gnvpro.samples.several import Batch, Several, arguments_of
 
 Params = dict[str, Tensor]
 
 
 def linearize_by_autodiff(
-    run: Callable[[Params, Tensor], Tensor],
+    run: Callable[[Params, Any], Tensor],
     params: Params,
-    inputs: Tensor,
+    inputs: Batch,
     split: Callable[[Tensor], Params],
     join: Callable[[Params], Tensor],
 ) -> FeatureLinearization:
@@ -67,16 +69,17 @@ def linearize_by_autodiff(
     return FeatureLinearization(rows.detach(), jvp, vjp, jacobian)
 
 
-def sample_jacobian(run: Callable[[Params, Tensor], Tensor], params: Params, inputs: Tensor, seeds: Tensor) -> Rows:
+def sample_jacobian(run: Callable[[Params, Any], Tensor], params: Params, inputs: Batch, seeds: Tensor) -> Rows:
     """(numel, m, n) by parameter, from seeds (m, n, n_features)."""
 
-    def of_one(sample: Tensor, own_seeds: Tensor) -> Params:
-        pull = torch.func.vjp(lambda p: run(p, sample[None])[0], params)[1]
+    def of_one(sample: Any, own_seeds: Tensor) -> Params:
+        alone = Several(*sample)[None]
+        pull = torch.func.vjp(lambda p: run(p, alone)[0], params)[1]
         return torch.func.vmap(pull)(own_seeds)[0]
 
     with warnings.catch_warnings():
         # nothing that the user could do: recurrent layers, for example, have no batched kernel
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        rows = torch.func.vmap(of_one)(inputs, seeds.transpose(0, 1))
+        rows = torch.func.vmap(of_one)(arguments_of(inputs), seeds.transpose(0, 1))
     m, n = seeds.shape[:2]
     return {name: value.detach().reshape(n, m, -1).permute(2, 1, 0) for name, value in rows.items()}

@@ -1,0 +1,96 @@
+"""Several inputs: what a model that is called with more than one argument takes, samples first in each.
+
+    Batch = Tensor | Several       some samples, as the model is called with them
+
+`Several` answers what is asked of a tensor of samples: its length, some of its samples, parts of a size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Several:
+    """Tensors that belong to the same samples: positional arguments of a model, and those by name.
+
+    >>> pair = Several((torch.zeros(3, 2),), {"scale": torch.ones(3)})
+    >>> len(pair), [tuple(t.shape) for t in pair[:2].tensors]
+    (3, [(2, 2), (2,)])
+    """
+
+    positional: tuple[Tensor, ...] = ()
+    named: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+        return [*self.positional, *self.named.values()]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first of them is."""
+        return self.tensors[0].device
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> Several:
+        """What f makes of each."""
+        return Several(tuple(map(f, self.positional)), {name: f(value) for name, value in self.named.items()})
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, samples: Any) -> Several:
+        return self.map(lambda tensor: tensor[samples])
+
+    def split(self, size: int) -> list[Several]:
+        """Parts of so many samples."""
+        return [self[start : start + size] for start in range(0, len(self), size)]
+
+    def clone(self) -> Several:
+        """A copy."""
+        return self.map(torch.Tensor.clone)
+
+
+Batch = Tensor | Several
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """The tensors of some samples."""
+    return [batch] if isinstance(batch, Tensor) else batch.tensors
+
+
+def arguments_of(batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """What a model is called with: positional arguments, and those by name."""
+    return ((batch,), {}) if isinstance(batch, Tensor) else (batch.positional, dict(batch.named))
+
+
+def shapes_of(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    """The shapes of one sample."""
+    return tuple(tuple(tensor.shape[1:]) for tensor in tensors_of(batch))
+
+
+def entries_per_sample(batch: Batch) -> int:
+    """Numbers that one sample has."""
+    return sum(prod(shape) for shape in shapes_of(batch))
+
+
+def description(batch: Batch) -> str:
+    """Shapes and dtypes, for messages."""
+    return ", ".join(f"shape {tuple(tensor.shape)} and {tensor.dtype}" for tensor in tensors_of(batch))
+
+
+def joined(batches: list[Any]) -> Any:
+    """Parts one after the other."""
+    first = batches[0]
+    if first is None or len(batches) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(batches)
+    positional = tuple(torch.cat(parts) for parts in zip(*(b.positional for b in batches), strict=True))
+    return Several(positional, {name: torch.cat([b.named[name] for b in batches]) for name in first.named})
