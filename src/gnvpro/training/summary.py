@@ -13,6 +13,7 @@ from torch import nn
 from gnvpro.minimize.status import Status
 from gnvpro.objectives.problem import HeldOut, Problem
 from gnvpro.progress import duration
+from gnvpro.samples.several import shapes_of
 from gnvpro.training.history import Record
 
 SCORES = (
@@ -75,7 +76,7 @@ def setup_of(problem: Problem, held_out: HeldOut | None, method: object) -> dict
     network = problem.network
     theta = problem.theta().numel()
     head = network.n_targets * (network.n_features + network.bias)
-    shape = " x ".join(map(str, problem.inputs.shape[1:])) or "1"
+    shape = " and ".join(" x ".join(map(str, shape)) or "1" for shape in shapes_of(problem.inputs))
     return {
         "model": f"{type(network.model).__name__}: {theta} parameters before the head, {head} in the head",
         "data": f"{len(problem.inputs)} samples of {shape} inputs and {network.n_targets} outputs, "
