@@ -30,8 +30,9 @@ WAYS = {
     "hybrid": {"solver": "hybrid"},
     "gauss-newton": {"method": "gauss-newton"},
     "lbfgs": {"method": "lbfgs-vpro"},
-    "adam": {"method": gnvpro.Adam(lr=1e-3, batch_size=10)},
-    "nesterov": {"method": gnvpro.Nesterov(lr=1e-3, batch_size=10)},
+    # At theta's own head the loss is least; where features are nearly dependent a gradient step of W goes up first.
+    "adam": {"method": gnvpro.Adam(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
+    "nesterov": {"method": gnvpro.Nesterov(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
 }
 
 
@@ -156,7 +157,7 @@ def trained_ok(name, build, inputs, way, dtype=torch.float64):
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the model has BatchNorm")
-        result = gnvpro.train(model, inputs, targets, loss="least_squares", work=100, head_penalty=1e-2, **WAYS[way])
+        result = gnvpro.train(model, inputs, targets, loss="least_squares", work=100, **WAYS[way])
     losses = [record.loss for record in result.history if record.accepted]
     assert losses[-1] < losses[0]
     assert all(torch.isfinite(p).all() for p in model.parameters())
@@ -165,7 +166,10 @@ def trained_ok(name, build, inputs, way, dtype=torch.float64):
     rows = outputs.movedim(1, -1).reshape(-1, 2) - targets.movedim(1, -1).reshape(-1, 2)
     stored = 0.5 * float(rows.double().square().sum(1).mean())
     accepted = [record for record in result.history if record.accepted]
-    assert accepted[-1].misfit == pytest.approx(stored, rel=30 * torch.finfo(dtype).eps)
+    head = list(model.parameters())[-2].detach()
+    largest = max(1.0, float(head.double().abs().flatten(1).sum(1).max()))  # terms of an output: features are about one
+    rounding = 10 * torch.finfo(dtype).eps * largest
+    assert accepted[-1].misfit ** 0.5 == pytest.approx(stored**0.5, abs=rounding)
 
 
 @pytest.mark.parametrize("way", WAYS)
