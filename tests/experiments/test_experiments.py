@@ -282,3 +282,12 @@ def test_the_gradient_is_right_only_where_the_inner_problem_is_solved(small):
     exact = errors[1, 1]
     assert exact[1] / exact[2] == pytest.approx(100, rel=0.5)  # falls like h squared
     assert errors[0, 0, 2] > 10 * exact[2]
+
+
+def test_a_study_before_training_is_announced(small, monkeypatch, tmp_path):
+    said, before_training = [], []
+    monkeypatch.setattr(running, "train", lambda *_: before_training.extend(said) or {})
+    run(Order("peaks", ("gnvpro",), (0,), out=tmp_path), tell=said.append)
+    assert any("study of the inner accuracy" in line for line in before_training)
+    run(Order("ellipse", ("gnvpro",), (0,), out=tmp_path), tell=said.append)
+    assert sum("study" in line for line in said) == 1

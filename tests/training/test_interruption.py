@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,40 @@ def test_sealed_but_odd_checkpoints_are_refused_by_name_and_the_model_stays(tmp_
     with pytest.raises(ValueError, match=r"^checkpoint .*run\.ckpt"):
         gnvpro.train(fresh, X, Y, loss="least_squares", work=20, checkpoint=path, resume=True)
     assert all(torch.equal(value, before[name]) for name, value in fresh.state_dict().items())
+
+
+METHODS = {
+    "krylov": {"solver": "krylov"},
+    "dense": {"solver": "dense"},
+    "hybrid": {"solver": "hybrid"},
+    "auto": {},
+    "lbfgs-vpro": {"method": "lbfgs-vpro"},
+    "adam": {"method": "adam"},
+    "adam-vpro": {"method": "adam-vpro"},
+}
+
+
+@pytest.mark.parametrize("way", METHODS)
+def test_odd_states_of_a_method_are_refused_by_name_and_the_model_stays(tmp_path, way):
+    """Every entry of the method's state in turn is left out, or is something else; what does no harm may go on."""
+    path = tmp_path / "run.ckpt"
+    gnvpro.train(model(), X, Y, loss="least_squares", work=20, checkpoint=path, **METHODS[way])
+    saved, refused = checkpoint.load(path), 0
+    for key in saved["method"]:
+        for change in ("missing", "x", [1, 2], torch.ones(3)):
+            state = {name: value for name, value in saved["method"].items() if name != key or change != "missing"}
+            if change != "missing":
+                state[key] = change
+            seal(path, {**saved, "method": state})
+            fresh = model()
+            before = {name: value.clone() for name, value in fresh.state_dict().items()}
+            try:
+                gnvpro.train(fresh, X, Y, loss="least_squares", work=40, checkpoint=path, resume=True, **METHODS[way])
+            except ValueError as error:
+                refused += 1
+                assert re.match(r"checkpoint .*run\.ckpt", str(error))
+                assert all(torch.equal(value, before[name]) for name, value in fresh.state_dict().items())
+    assert refused >= 2 * len(saved["method"])
 
 
 @pytest.mark.parametrize("content", [[], "x", torch.ones(3), {}, {1: 2}])

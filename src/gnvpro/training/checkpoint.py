@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def taken_up(path: Path, model: nn.Module) -> Iterator[None]:
+def taken_up(path: Path, model: nn.Module, taking_up: Callable[[], bool]) -> Iterator[None]:
     """Whatever goes wrong while a run takes up a checkpoint names the file, and leaves the model as it was.
 
     A checksum that matches says that the file is whole, not that gnvpro wrote it.
@@ -93,6 +93,8 @@ def taken_up(path: Path, model: nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if not taking_up():
+            raise
         with torch.no_grad():
             for parameter, value in before:
                 parameter.copy_(value)

@@ -120,6 +120,7 @@ class Run:
         self.status = Status.RUNNING
         self.start: Start | None = None
         self._resumed: State | None = None
+        self.taking_up = False  # while what goes wrong may be the checkpoint's fault
         self._clock = time.perf_counter()
         self._snapshot: dict[str, Any] | None = None
         self._written = Written()
@@ -186,6 +187,7 @@ class Run:
             if running.next_passes > budget.passes_left:
                 return Status.WORK_SPENT
             report = running.iterate()
+            self.taking_up = False
             if report is None:
                 if self.batches is None:
                     return running.status
@@ -203,6 +205,7 @@ class Run:
         """The method on a batch: begun, or taken up where a checkpoint left it."""
         assert self.start is not None
         state, self._resumed = self._resumed, None
+        self.taking_up = state is not None
         counted = dataclasses.replace(self.meter)
         running = self.plan.method.begin(problem, self.start, budget, self.plan.method.seed, state)
         if state is not None:  # what is built again was counted before
@@ -359,6 +362,7 @@ class Run:
         """Take up the run that the checkpoint is of."""
         assert self.plan.checkpoint is not None
         path = Path(self.plan.checkpoint.path)
+        self.taking_up = True
         saved = checkpoint.load(path)
         checkpoint.check_same_run(path, saved["identity"], self.identity)
         self.cursor = Cursor(**saved["cursor"])
@@ -386,3 +390,4 @@ class Run:
         larger = sum(self.plan.budgets) > work or self.plan.iterations > iterations
         if self.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT) and larger and self._resumed is not None:
             self.status = Status.RUNNING
+        self.taking_up = False

@@ -154,9 +154,11 @@ def train(
         identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan)
         run = Run(problem, held_out, plan, watchers, identity)
         if resume and plan.checkpoint is not None and Path(plan.checkpoint.path).exists():
-            with taken_up(Path(plan.checkpoint.path), model):
+            with taken_up(Path(plan.checkpoint.path), model, lambda: run.taking_up):
                 run.resume()
-        status = run.run()
+                status = run.run()
+        else:
+            status = run.run()
         return Result(run.problem.network.model, status, run.history, setup_of(run.problem, held_out, chosen))
 
 
