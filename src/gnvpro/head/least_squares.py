@@ -91,7 +91,8 @@ class _Decomposition:
         U, s, Vt = torch.linalg.svd(R, full_matrices=False)
         denominator = s.square() + self.head_penalty
         if self.head_penalty == 0:
-            denominator[s <= self.resolution * max(self.X.shape) * s[0]] = torch.inf
+            rows = float(self.misfit.over.total(s.new_tensor(float(self.X.shape[0]))))
+            denominator[s <= self.resolution * max(rows, self.X.shape[1]) * s[0]] = torch.inf
         return U.T @ projected, s, Vt, denominator
 
     def head(self) -> Tensor:

@@ -14,7 +14,7 @@ chunk at a time; what it has at the end it hands to the sum over other holders o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,19 +22,41 @@ from torch import Tensor
 
 from gnvpro.linalg.columns import stack_rows
 from gnvpro.linalg.rows import Chunk, parts
+from gnvpro.processes import ALONE, Processes
 
 
 @dataclass(frozen=True)
 class SampleSum:
     """Adds up over samples that are all at hand."""
 
+    @property
+    def processes(self) -> Processes:
+        """Those that hold the samples."""
+        return ALONE
+
+    def count(self, at_hand: int) -> int:
+        """How many samples there are, of which so many are at hand."""
+        return at_hand
+
+    def of_samples(self, count: int) -> SampleSum:
+        """The same for a batch of so many samples in all."""
+        return self
+
+    def largest(self, at_hand: float) -> float:
+        """The largest of all samples, from the largest of those at hand."""
+        return at_hand
+
     def total(self, part: Tensor) -> Tensor:
         """The sum over all samples, from the sum over those at hand."""
         return part
 
+    def totals(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Several of them at once."""
+        return tuple(self.total(part) for part in parts)
+
     def sums(self, f: Callable[..., tuple[Tensor, ...]], *rows: Any) -> tuple[Tensor, ...]:
         """Several sums over all samples in one pass, from a function of the rows at hand."""
-        return tuple(self.total(part) for part in f(*rows))
+        return self.totals(f(*rows))
 
     def sum(self, f: Callable[..., Tensor], *rows: Any) -> Tensor:
         """One sum over all samples."""
@@ -61,9 +83,30 @@ class ChunkedSum(SampleSum):
     chunks: Callable[[], Iterator[Chunk]] = field(repr=False)  # one pass over them
     others: SampleSum = field(default_factory=SampleSum)  # who else holds samples
 
+    @property
+    def processes(self) -> Processes:
+        """Those that hold the others."""
+        return self.others.processes
+
+    def count(self, at_hand: int) -> int:
+        """With those of the others."""
+        return self.others.count(at_hand)
+
+    def of_samples(self, count: int) -> SampleSum:
+        """The same for a batch of so many samples in all."""
+        return replace(self, others=self.others.of_samples(count))
+
+    def largest(self, at_hand: float) -> float:
+        """Of all holders of samples."""
+        return self.others.largest(at_hand)
+
     def total(self, part: Tensor) -> Tensor:
         """The sum over all holders of samples, from the sum over all chunks here."""
         return self.others.total(part)
+
+    def totals(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Several of them."""
+        return self.others.totals(parts)
 
     def sums(self, f: Callable[..., tuple[Tensor, ...]], *rows: Any) -> tuple[Tensor, ...]:
         """One pass over the chunks."""
@@ -73,7 +116,7 @@ class ChunkedSum(SampleSum):
             added = new if added is None else tuple(a + b for a, b in zip(added, new, strict=True))
             del chunk, new  # before the next one is read
         assert added is not None
-        return tuple(self.total(part) for part in added)
+        return self.totals(added)
 
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """Stacked: the factor of the chunks so far above the next chunk."""

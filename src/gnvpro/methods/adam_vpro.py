@@ -113,7 +113,7 @@ class RunningAdamVPro:
     ) -> None:
         self.settings, self.problem, self.budget, self.seed = settings, problem, budget, seed
         self.status = Status.RUNNING
-        self.n_samples = len(problem.inputs)
+        self.n_samples = problem.n_samples
         self.batch_size = settings.samples_per_batch(self.n_samples)
         self._passes = PassPlan(min(self.batch_size, problem.passes.size), problem.passes.kept)
         self._kernel = Rotated() if settings.rotate else Rotated(max_side=0)
@@ -222,8 +222,8 @@ class RunningAdamVPro:
         """One batch, with a share of the head's freedom; its reduced loss before the step, None where that is no number."""
         problem, network = self.problem, self.problem.network
         theta = self._theta()
-        misfit = problem.misfit.take(samples, self.n_samples)
-        linearization = network.linearize(theta, problem.inputs[samples], self._passes, problem.meter, misfit.over)
+        inputs, misfit = problem.part(samples)
+        linearization = network.linearize(theta, inputs, self._passes, problem.meter, misfit.over)
         with problem.meter.inner_clock():
             Z = append_bias_column(linearization.features, network.bias)
             if not torch.isfinite(misfit.over.total(Z.square().sum())):

@@ -63,9 +63,10 @@ class Auto:
     def takes_exact_steps(self, problem: Problem) -> bool:
         """Whether exact steps can be had, and cost little enough."""
         q = count_directions(problem)
-        flops = len(problem.inputs) * self.dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
+        flops = problem.n_samples * self.dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
         small = 0 < q <= MAX_DIRECTIONS and flops <= MAX_FLOPS and problem.eliminator.inverse_is_exact
-        return small and self.dense.why_not(problem) is None
+        # what fits into memory may differ from process to process
+        return problem.processes.all(small and self.dense.why_not(problem) is None)
 
     def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""

@@ -219,7 +219,7 @@ class Dense(TrustRegionSolver):
         if problem.misfit.identity_hessian and not problem.eliminator.inverse_acts_on_rows:
             # the matrix is assembled from an inverse Hessian that acts on rows
             return f"for least squares it needs the head eliminated by LeastSquares, not by {type(problem.eliminator).__name__}"
-        trouble = problem.network.why_no_jacobian(problem.inputs)
+        trouble = problem.network.why_no_jacobian(problem.few)
         if trouble is not None:
             return trouble
         directions = count_directions(problem)

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
+from gnvpro.linalg.sums import SampleSum
 from gnvpro.methods.protocol import Budget, Method, Running, Start, State, detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
+from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
 
@@ -125,14 +127,16 @@ class RunningStochastic:
 
     def iterate(self) -> StepReport | None:
         """One epoch, in an order of its own."""
-        network, misfit, n = self.problem.network, self.problem.misfit, len(self.problem.inputs)
-        device = self.problem.inputs.device
+        n, device = self.problem.n_samples, self.problem.inputs.device
         for samples in seeded_permutation(n, self.seed, self.epoch).to(device).split(self.settings.batch_size):
-            part = misfit.take(samples, n)
+            inputs, part = self.problem.part(samples)
             self._optimizer.zero_grad()
-            rows = network.rows(network.outputs({**self._parameters, **self._head}, self.problem.inputs[samples]))
-            loss = part.weights[:, 0].to(rows.dtype) @ part.loss.value(rows, part.targets.to(rows.dtype).contiguous())
-            (loss + self._penalties()).backward()
+            if len(inputs):
+                self._loss(inputs, part).backward()
+            self._add_up_gradients(part.over)
+            penalties = self._penalties()
+            if isinstance(penalties, Tensor):
+                penalties.backward()
             self._optimizer.step()
             self.problem.meter.count(samples.numel(), passes=2)
         self.epoch += 1
@@ -142,6 +146,21 @@ class RunningStochastic:
             return None
         self.point = after
         return StepReport(True)
+
+    def _loss(self, inputs: Tensor, part: Misfit) -> Tensor:
+        network = self.problem.network
+        rows = network.rows(network.outputs({**self._parameters, **self._head}, inputs))
+        return part.weights[:, 0].to(rows.dtype) @ part.loss.value(rows, part.targets.to(rows.dtype).contiguous())
+
+    def _add_up_gradients(self, over: SampleSum) -> None:
+        """Over the processes: each has those of its part of the batch."""
+        if over.processes.alone:
+            return
+        variables = [*self._parameters.values(), *self._head.values()]
+        parts = [torch.zeros_like(v) if v.grad is None else v.grad for v in variables]
+        whole = over.total(torch.cat([part.to(torch.float64).reshape(-1) for part in parts]))
+        for variable, gradient in zip(variables, whole.split([v.numel() for v in variables]), strict=True):
+            variable.grad = gradient.reshape(variable.shape).to(variable.dtype)
 
     def _penalties(self) -> Tensor | float:
         problem = self.problem

@@ -46,10 +46,15 @@ class PassPlan:
         if any(len(shape) > 1 for shape in shapes_of(inputs)):
             most = min(most, max(1, CACHED_NUMBERS // max(1, entries_per_sample(inputs))))
         fits = max(1.0, memory / 4 / footprint.peak) if footprint.peak else inf
-        size = int(min(len(inputs), most, fits))
+        size = int(max(1, min(len(inputs), most, fits)))
         room = memory - size * footprint.peak
         kept = max(0.0, room // (size * footprint.held)) if footprint.held else inf
         return PassPlan(size, kept)
+
+
+def chunks_of(inputs: Tensor, passes: PassPlan) -> list[Tensor]:
+    """The samples, so many at a time; no chunk where there are none."""
+    return [part for part in inputs.split(passes.size) if len(part)]
 
 
 @dataclass
@@ -84,13 +89,31 @@ class Chunks:
         self._kept.clear()
 
 
-def linearize_chunks(chunks: Chunks, over: SampleSum, dtype: torch.dtype) -> FeatureLinearization:
+@dataclass(frozen=True)
+class FeaturesLike:
+    """What features and gradients look like where there is no sample to make them from."""
+
+    n_features: int
+    n_theta: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def none(self) -> Tensor:
+        """The features of no samples."""
+        return torch.zeros((0, self.n_features), dtype=self.dtype, device=self.device)
+
+    def no_gradient(self) -> Tensor:
+        """What no samples add to a gradient in theta."""
+        return torch.zeros(self.n_theta, dtype=torch.float64, device=self.device)
+
+
+def linearize_chunks(chunks: Chunks, over: SampleSum, like: FeaturesLike) -> FeatureLinearization:
     """The linearisation of all samples from those of its chunks.
 
     Work counts the passes that the method asks for, so it is the same for every budget of memory: to linearise a chunk
     again, for want of memory, is not among them. What that costs shows in the seconds.
     """
-    samples = sum(map(len, chunks.inputs))
+    samples = over.count(sum(map(len, chunks.inputs)))
     chunks.meter.count(samples)
     features = chunks.features()
     rows = [len(part) for part in features]
@@ -98,12 +121,12 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, dtype: torch.dtype) -> Fea
 
     def jvp(d_theta: Tensor) -> Tensor:
         chunks.meter.count(samples)
-        return stack_rows([chunks.part(i).jvp(d_theta) for i in n]).to(torch.float64)
+        return stack_rows([chunks.part(i).jvp(d_theta) for i in n] or [like.none()]).to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
         chunks.meter.count(samples)
-        pieces = d_features.to(dtype).split(rows)
-        total = chunks.part(0).vjp(pieces[0])
+        pieces = d_features.to(like.dtype).split(rows)
+        total = chunks.part(0).vjp(pieces[0]) if rows else like.no_gradient()
         for i in n[1:]:
             total = total + chunks.part(i).vjp(pieces[i])
         return over.total(total)
@@ -113,9 +136,9 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, dtype: torch.dtype) -> Fea
         start = 0
         for i in n:
             here = slice(start, start + rows[i])
-            for _, jacobians in chunks.part(i).jacobian(seeds[:, here].to(dtype)):
+            for _, jacobians in chunks.part(i).jacobian(seeds[:, here].to(like.dtype)):
                 yield here, jacobians
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(stack_rows(features), jvp, vjp, jacobian, chunks.free)
+    return FeatureLinearization(stack_rows(features or [like.none()]), jvp, vjp, jacobian, chunks.free)

@@ -33,7 +33,7 @@ from gnvpro.network.evaluation import evaluating
 from gnvpro.network.find_head import HeadLocation, find_head
 from gnvpro.network.habits import Habits, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
-from gnvpro.network.passes import Chunks, PassPlan, linearize_chunks
+from gnvpro.network.passes import Chunks, FeaturesLike, PassPlan, chunks_of, linearize_chunks
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, arguments_of, entries_per_sample, shapes_of
 
@@ -185,15 +185,21 @@ class SeparableNetwork:
         """Features without derivatives, not counted as work: for validation and prediction."""
         params = self.split(theta)
         with torch.no_grad():
-            return torch.cat([self.rows(self._run(params, part)) for part in inputs.split(passes.size)])
+            parts = [self.rows(self._run(params, part)) for part in chunks_of(inputs, passes)]
+            return torch.cat(parts or [self._like.none()])
 
     def linearize(
         self, theta: Tensor, inputs: Batch, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
     ) -> FeatureLinearization:
         """Features and their Jacobian: one forward pass, of which as much is kept as the plan says."""
         params = self.split(theta)
-        chunks = Chunks(lambda part: self._linearize_chunk(params, part), inputs.split(passes.size), passes.kept, meter)
-        return linearize_chunks(chunks, over, self.dtype)
+        parts = chunks_of(inputs, passes)
+        chunks = Chunks(lambda part: self._linearize_chunk(params, part), parts, passes.kept, meter)
+        return linearize_chunks(chunks, over, self._like)
+
+    @cached_property
+    def _like(self) -> FeaturesLike:
+        return FeaturesLike(self.n_features, self.n_theta, self.dtype, self.location.head.weight.device)
 
     # -- memory
 

@@ -16,7 +16,6 @@ from gnvpro.network.find_head import HeadLocation
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.problem.losses import Loss, prepare_targets
-from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.samples.several import Batch, Several, description
 from gnvpro.samples.tables import is_series, is_several, numeric
@@ -37,6 +36,11 @@ def check_model(model: object) -> nn.Module:
         raise TypeError(f"model must be a torch.nn.Module object, got {model!r}")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ValueError("model has lazy parameters that are not yet initialised; run it once on a batch first")
+    if any(_is_sharded(module) for module in model.modules()):
+        raise ValueError(
+            "model is sharded (FSDP): each process holds a part of every parameter, and gnvpro needs theta as a whole on each; "
+            "give the plain module, or one in DistributedDataParallel"
+        )
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise ValueError(
             "model is compiled by torch.jit, whose parameters cannot be varied; train the module that it was made from, and "
@@ -58,8 +62,15 @@ def check_model(model: object) -> nn.Module:
     return model
 
 
-def check_inputs(name: str, inputs: Any, model: nn.Module) -> Batch:
+def check_inputs(name: str, inputs: Any, model: nn.Module, may_be_empty: bool = False) -> Batch:
     """Inputs, samples first, in the model's dtype and on its device: a tensor, or several."""
+    batch = _check_inputs(name, inputs, model)
+    if not len(batch) and not may_be_empty:  # one of several processes may have none
+        raise ValueError(f"{name} is empty: it has no samples")
+    return batch
+
+
+def _check_inputs(name: str, inputs: Any, model: nn.Module) -> Batch:
     if isinstance(inputs, Mapping):
         if not inputs or not all(isinstance(key, str) for key in inputs):
             raise TypeError(
@@ -93,8 +104,8 @@ def _same_length(name: str, several: Several) -> Several:
 def _checked(name: str, inputs: object, model: nn.Module) -> Tensor:
     """One of the inputs."""
     tensor = _as_tensor(name, inputs)
-    if tensor.ndim == 0 or tensor.shape[0] == 0:
-        raise ValueError(f"{name} is empty: it has no samples")
+    if tensor.ndim == 0:
+        raise ValueError(f"{name} is a number; samples come first")
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
     if first is not None:
         if tensor.device != first.device:
@@ -112,7 +123,7 @@ def _checked(name: str, inputs: object, model: nn.Module) -> Tensor:
     return tensor
 
 
-def check_sample_weight(name: str, weights: object, inputs: Batch) -> Tensor | None:
+def check_sample_weight(name: str, weights: object, inputs: Batch, may_be_zero: bool = False) -> Tensor | None:
     """A number that is not negative for each sample, some of them positive; None where samples count the same."""
     if weights is None:
         return None
@@ -123,25 +134,18 @@ def check_sample_weight(name: str, weights: object, inputs: Batch) -> Tensor | N
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     _check_finite(name, tensor)
     tensor = tensor.to(inputs.device, torch.float64)
-    if tensor.min() < 0:
+    if (tensor < 0).any():
         sample = int((tensor < 0).nonzero()[0])
         raise ValueError(f"{name} must not be negative, got {tensor[sample].item():g} for sample {sample}")
-    if not tensor.any():
+    if not tensor.any() and not may_be_zero:
         raise ValueError(f"{name} is zero for every sample: there is nothing to train on")
     return tensor
 
 
-def check_targets(
-    name: str,
-    targets: object,
-    inputs: Batch,
-    network: SeparableNetwork,
-    loss: Loss,
-    sample_weight: Tensor | None = None,
-) -> Misfit:
+def check_targets(name: str, targets: object, inputs: Batch, network: SeparableNetwork, loss: Loss) -> Tensor:
     """Targets in the form the loss wants, one row for each output row."""
     tensor = _as_tensor(name, targets)
-    if tensor.ndim == 0 or tensor.shape[0] == 0:
+    if tensor.ndim == 0 or tensor.shape[0] == 0 < len(inputs):
         raise ValueError(f"{name} is empty: it has no samples")
     if tensor.shape[0] != len(inputs):
         raise ValueError(f"{name} has {tensor.shape[0]} samples but the inputs have {len(inputs)}; they must agree")
@@ -149,6 +153,8 @@ def check_targets(
         raise ValueError(f"{name} is on device {str(tensor.device)!r} but the inputs are on {str(inputs.device)!r}")
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
+    if tensor.shape[0] == 0:  # of one of several processes
+        return torch.zeros((0, network.n_targets), dtype=torch.float64, device=inputs.device)
     _check_finite(name, tensor)
     _check_shape(name, tensor, network.location)
     try:
@@ -159,7 +165,7 @@ def check_targets(
         raise ValueError(
             f"{name} reach {float(rows.abs().max()):.1e}, too large for sums of their squares; scale them to about one"
         )
-    return Misfit.mean(loss, rows, sample_weight)
+    return rows
 
 
 def check_validation(validation: object) -> tuple[object, object, object]:
@@ -178,6 +184,11 @@ def check_runs(name: str, inputs: Batch, network: SeparableNetwork) -> None:
         network.features(network.theta(), inputs[:2], PassPlan(2))
     except Exception as error:
         raise ValueError(f"the model cannot be run on {name} of {description(inputs)}: {error}") from error
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    """By name: importing FSDP to ask takes a second."""
+    return any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(module).__mro__)
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:

@@ -64,8 +64,13 @@ class Root(Protocol):
         """(C Q)' y, (rows, m) of (rows, n_targets)."""
         ...
 
+    @property
+    def coupled_rows(self) -> int:
+        """Rows that S1 has for each direction and feature."""
+        ...
+
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
-        """The rows' share of S1, (directions, ., n_features), from R J (directions, m, rows)."""
+        """The rows' share of S1, (directions, coupled_rows, n_features), from R J (directions, m, rows)."""
         ...
 
 
@@ -86,6 +91,11 @@ class CommonRoot:
         """sqrt(w) Q' y."""
         return self.root_weights * (y @ self.Q)
 
+    @property
+    def coupled_rows(self) -> int:
+        """m."""
+        return self.R.shape[0]
+
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of R J (x) sqrt(w) z."""
         return J.sum_with(self.root_weights[rows] * Z[rows])
@@ -101,6 +111,11 @@ class RowRoot:
     def transposed(self, y: Tensor) -> Tensor:
         """(C Q)' y."""
         return (self.left.mT @ y[..., None])[..., 0]
+
+    @property
+    def coupled_rows(self) -> int:
+        """n_targets."""
+        return self.left.shape[1]
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
@@ -140,7 +155,7 @@ class MatrixBuilder:
         """The matrix and the gradient at a point."""
         local, network, full = point.sensitivity, point.linearization, self.residual_term
         sums = _Accumulator(self.subspace, curvature_root(local.misfit, local.fit.outputs, local.W), local)
-        rows = local.Z.shape[0]
+        rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
         keep = 8 * self.subspace.count * rows * sums.root.seeds.shape[0] * (2 if full else 1) <= self.kept_bytes
         kept = []
         for chunk in sums.whole(network) if full else sums.projected(network):
@@ -172,14 +187,16 @@ class _Accumulator:
 
     def __init__(self, subspace: Subspace, root: Root, local: HeadSensitivity) -> None:
         self.subspace, self.root, self.local = subspace, root, local
-        q = subspace.count
+        q, G, every = subspace.count, local.G, local.misfit.over
         self.square = local.Z.new_zeros((q, q))  # its lower triangle
         self.gradient = local.Z.new_zeros(q)
-        self.head_coupling: Tensor | float = 0.0
-        self.residual_coupling: Tensor | float = 0.0
-        # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed.
-        G = local.G
-        self.G = torch.linalg.qr(G.T).R.T if local.misfit.identity_hessian and G.shape[1] > G.shape[0] else G
+        self.head_coupling = local.Z.new_zeros((q, root.coupled_rows, local.Z.shape[1]))
+        self.residual_coupling: Tensor | None = None
+        # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed. Other
+        # processes have another Q.
+        if local.misfit.identity_hessian and G.shape[1] > G.shape[0] and every.processes.alone:
+            G = torch.linalg.qr(G.T).R.T
+        self.G = G
 
     def projected(self, network: FeatureLinearization) -> Iterator[Chunk]:
         """Chunks of R J, from m seeds."""
@@ -197,6 +214,7 @@ class _Accumulator:
     def whole(self, network: FeatureLinearization) -> Iterator[Chunk]:
         """Chunks of J, from a seed for every feature."""
         f, n = self.local.n_features, self.local.Z.shape[0]
+        self.residual_coupling = self.square.new_zeros((self.subspace.count, f, self.G.shape[1]))
         seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
         cotangent = self.local.feature_gradient()
         for rows, jacobians in network.jacobian(seeds):
@@ -206,23 +224,22 @@ class _Accumulator:
     def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
         J = self.subspace.gather(jacobians, self.square)
         self.gradient += J.times(cotangent)
-        self.residual_coupling = self.residual_coupling + J.sum_with(self.G[rows])
+        assert self.residual_coupling is not None
+        self.residual_coupling += J.sum_with(self.G[rows])
         return Chunk(rows, J.reseed(self.root.seeds[:, rows]), J)
 
     def add(self, chunk: Chunk) -> None:
         """Add a chunk's share to the sums."""
         chunk.projected.add_square(self.square)
-        self.head_coupling = self.head_coupling + self.root.couple(chunk.projected, self.local.Z, chunk.rows)
+        self.head_coupling += self.root.couple(chunk.projected, self.local.Z, chunk.rows)
 
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""
         total = self.local.misfit.over.total
         A, scale = total(self.square), self.subspace.scale
-        assert isinstance(self.head_coupling, Tensor)
         S1, S2 = total(self.head_coupling), self.residual_coupling
-        S2 = total(S2) if isinstance(S2, Tensor) else S2
         padding = (0, S1.shape[2] - self.local.n_features)
-        self._add_couplings(A, S1, torch.nn.functional.pad(S2.mT, padding) if isinstance(S2, Tensor) else None)
+        self._add_couplings(A, S1, None if S2 is None else torch.nn.functional.pad(total(S2).mT, padding))
         if not bool((scale == 1.0).all()):
             A.mul_(scale[:, None]).mul_(scale)
         return A.tril_().add_(A.tril(-1).T)

@@ -19,7 +19,7 @@ Legend: alpha_1, B -> theta_penalty, alpha_2 -> head_penalty, Z -> features with
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, append_bias_column
+from gnvpro.linalg.process_sums import sum_over
 from gnvpro.network.evaluation import bare
 from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
@@ -47,7 +48,8 @@ from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import BoundPenalty, Tikhonov
-from gnvpro.samples.several import Batch
+from gnvpro.processes import Processes
+from gnvpro.samples.several import Batch, shapes_of, tensors_of
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Problem:
         head: the name of the last layer; found by running the model when not given.
         eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
         memory: bytes for passes over samples. Default: an eighth of the machine's memory, or half of what is free if less.
+        process_group: of `torch.distributed`, whose processes hold a part of the samples each: inputs, targets and weights
+            are this one's. All of them make the same calls; the model becomes that of rank 0.
 
     Raises:
         ValueError, TypeError: an argument cannot be used; the message names it and says what to do.
@@ -94,37 +98,84 @@ class Problem:
         head: str | None = None,
         eliminator: Eliminator | None = None,
         memory: float | None = None,
+        process_group: Any = None,
     ) -> None:
-        model = bare(check_model(model))
-        self.loss = get_loss(loss)
-        usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
-        self.penalty = check_penalty(usual if theta_penalty is None else theta_penalty)
-        self.head_penalty = check_number("head_penalty", usual if head_penalty is None else head_penalty, 0.0)
-        self.memory = default_memory() if memory is None else check_number("memory", memory, 0.0, strict=True)
-        self.head = head
-        self.inputs = check_inputs("inputs", inputs, model)
-        weights = check_sample_weight("sample_weight", sample_weight, self.inputs)
-        self.network = self._see(model)
-        self.theta_penalty = self._bind()
-        self.misfit = check_targets("targets", targets, self.inputs, self.network, self.loss, weights)
+        self.processes = Processes(process_group)
+        several = not self.processes.alone
+        with self.processes.together():
+            model = bare(check_model(model))
+            self.loss = get_loss(loss)
+            usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
+            self.penalty = check_penalty(usual if theta_penalty is None else theta_penalty)
+            self.head_penalty = check_number("head_penalty", usual if head_penalty is None else head_penalty, 0.0)
+            if memory is not None:
+                check_number("memory", memory, 0.0, strict=True)
+            self.head = head
+            self.inputs = check_inputs("inputs", inputs, model, may_be_empty=several)
+            weights = check_sample_weight("sample_weight", sample_weight, self.inputs, may_be_zero=several)
+        if several:
+            self.processes.check_same(self._common(model, weights is not None))
+        self.few = self._few()
+        with self.processes.together():
+            self.network = self._see(model)
+            self.theta_penalty = self._bind()
+            rows = check_targets("targets", targets, self.inputs, self.network, self.loss)
+            self.eliminator = self._choose_eliminator(eliminator)
         if weights is not None:
-            self._drop_samples_of_no_weight(weights > 0)
-        self.meter = WorkMeter(len(self.inputs))
-        self.eliminator = self._choose_eliminator(eliminator)
+            rows, weights = self._without_samples_of_no_weight(rows, weights)
+        self.memory = self._least_memory(memory)
+        count = int(self.processes.gather([len(self.inputs)]).sum())
+        self.misfit = Misfit.mean(self.loss, rows, weights, sum_over(self.processes).of_samples(count))
+        self.meter = WorkMeter(count)
+        self.processes.spread([*model.parameters(), *model.buffers()])
+
+    def _common(self, model: nn.Module, weighted: bool) -> dict[str, str]:
+        """What must be the same for every process, each with what it is here."""
+        parameters = {
+            f"model parameter {name}": f"{tuple(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
+            for name, p in model.named_parameters()
+        }
+        return {
+            "model": type(model).__qualname__,
+            **parameters,
+            "loss": f"{type(self.loss).__module__}.{type(self.loss).__qualname__}",
+            "theta_penalty": f"{self.penalty.alpha:.17g}",
+            "head_penalty": f"{self.head_penalty:.17g}",
+            "shape of a sample": str(shapes_of(self.inputs)),
+            "dtype of the inputs": str([tensor.dtype for tensor in tensors_of(self.inputs)]),
+            "sample_weight": "given" if weighted else "left out",
+            "number of threads (torch.get_num_threads())": str(torch.get_num_threads()),
+        }
+
+    def _few(self) -> Batch:
+        """Two samples to try the model on, the same for every process."""
+        if self.processes.alone:
+            return self.inputs[:2]
+        counts = self.processes.gather([len(self.inputs)])[:, 0]
+        if not counts.any():
+            raise ValueError("inputs is empty on every process: there are no samples")
+        few, device = self.processes.from_rank(int(counts.nonzero()[0, 0]), self.inputs[:2]), self.inputs.device
+        return few.to(device) if isinstance(few, Tensor) else few.map(lambda tensor: tensor.to(device))
+
+    def _least_memory(self, memory: float | None) -> float:
+        """What every process can afford: those on one machine share it."""
+        return -self.processes.largest(-(default_memory() / self.processes.here if memory is None else float(memory)))
 
     def _see(self, model: nn.Module) -> SeparableNetwork:
-        return SeparableNetwork.of(model, self.inputs, self.head)
+        return SeparableNetwork.of(model, self.few, self.head)
 
     def _bind(self) -> BoundPenalty:
         return self.penalty.bind(self.network.model, self.network.parameters)
 
-    def _drop_samples_of_no_weight(self, kept: Tensor) -> None:
+    def _without_samples_of_no_weight(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """They change nothing, and neither work nor batches should see them."""
-        if not kept.all():
-            samples = kept.nonzero()[:, 0]
-            part = self.misfit.take(samples, kept.shape[0])
-            self.inputs = self.inputs[samples]
-            self.misfit = replace(part, weights=part.weights / part.weights.sum())
+        kept = weights > 0
+        if self.processes.all(not kept.any()):
+            raise ValueError("sample_weight is zero for every sample of every process: there is nothing to train on")
+        if kept.all():
+            return rows, weights
+        self.inputs = self.inputs[kept]
+        return rows[kept.repeat_interleave(len(rows) // len(kept))], weights[kept]
 
     def _choose_eliminator(self, eliminator: Eliminator | None) -> Eliminator:
         check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
@@ -178,7 +229,8 @@ class Problem:
 
     def _with(self, **changed: Any) -> Problem:
         other = copy.copy(self)
-        other.__dict__.pop("passes", None)
+        for decided in ("passes", "_first_sample"):
+            other.__dict__.pop(decided, None)
         other.__dict__.update(changed)
         return other
 
@@ -192,8 +244,28 @@ class Problem:
 
     def on_samples(self, samples: Tensor) -> Problem:
         """The same on a part of the samples; work is still counted in passes over all of them."""
-        part = self.misfit.take(samples, len(self.inputs))
-        return self._with(inputs=self.inputs[samples], misfit=part)
+        inputs, misfit = self.part(samples)
+        return self._with(inputs=inputs, misfit=misfit)
+
+    def part(self, samples: Tensor) -> tuple[Batch, Misfit]:
+        """Inputs and misfit of some samples, numbered through all processes: those of them that are here."""
+        here = len(self.inputs)
+        own = samples
+        if not self.processes.alone:
+            own = samples - self._first_sample
+            own = own[(own >= 0) & (own < here)]
+        return self.inputs[own], self.misfit.take(own, here, samples.shape[0])
+
+    @cached_property
+    def _first_sample(self) -> int:
+        """Samples of the processes before this one."""
+        counts = self.processes.gather([len(self.inputs)])
+        return int(counts[: self.processes.rank].sum())
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of all processes."""
+        return self.misfit.over.count(len(self.inputs))
 
     def of_model(self, model: nn.Module, memory: float) -> Problem:
         """The same for another network of the same inputs and outputs, within so many bytes."""
@@ -204,11 +276,17 @@ class Problem:
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
         """Samples to validate on, checked."""
-        network = self.network
-        inputs = check_inputs("validation inputs", inputs, network.model)
-        check_runs("validation inputs", inputs, network)
-        weights = check_sample_weight("validation weights", sample_weight, inputs)
-        misfit = check_targets("validation targets", targets, inputs, network, self.loss, weights)
+        network, several = self.network, not self.processes.alone
+        with self.processes.together():
+            inputs = check_inputs("validation inputs", inputs, network.model, may_be_empty=several)
+            if len(inputs):
+                check_runs("validation inputs", inputs, network)
+            weights = check_sample_weight("validation weights", sample_weight, inputs, may_be_zero=several)
+            rows = check_targets("validation targets", targets, inputs, network, self.loss)
+        count = int(self.processes.gather([len(inputs)]).sum())
+        if not count or (weights is not None and self.processes.all(not weights.any())):
+            raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")
+        misfit = Misfit.mean(self.loss, rows, weights, self.misfit.over.of_samples(count))
         return HeldOut(inputs, misfit, network.pass_plan(inputs, self.memory))
 
     def outputs(self, theta: Tensor, W: Tensor, held_out: HeldOut) -> Tensor:

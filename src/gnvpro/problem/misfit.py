@@ -32,16 +32,20 @@ class Misfit:
     over: SampleSum = field(default_factory=SampleSum)  # how samples are added up
 
     @staticmethod
-    def mean(loss: Loss, targets: Tensor, sample_weight: Tensor | None = None) -> Misfit:
+    def mean(
+        loss: Loss, targets: Tensor, sample_weight: Tensor | None = None, over: SampleSum | None = None
+    ) -> Misfit:
         """Uniform mean, or one weight per sample, shared by all rows (pixels, positions) of that sample."""
-        rows = targets.shape[0]
+        rows, over = targets.shape[0], over or SampleSum()
         if sample_weight is None:
-            weights = torch.full((rows, 1), 1.0 / rows, dtype=torch.float64, device=targets.device)
+            every = float(over.total(torch.tensor(float(rows), dtype=torch.float64)))
+            weights = torch.full((rows, 1), 1.0 / every, dtype=torch.float64, device=targets.device)
         else:
-            weights = sample_weight.repeat_interleave(rows // sample_weight.shape[0])[:, None]
-            weights = weights / weights.max()  # before the sum, which could overflow
-            weights = weights / weights.sum()
-        return Misfit(loss, by_columns(targets), weights, weighted=sample_weight is not None)
+            weights = sample_weight.repeat_interleave(rows // max(sample_weight.shape[0], 1))[:, None]
+            largest = over.largest(float(weights.max()) if rows else 0.0)
+            weights = weights / largest  # before the sum, which could overflow
+            weights = weights / over.total(weights.sum())
+        return Misfit(loss, by_columns(targets), weights, weighted=sample_weight is not None, over=over)
 
     @cached_property
     def sqrt_weights(self) -> Tensor:
@@ -53,17 +57,19 @@ class Misfit:
         """For functions of a sum: the part of the misfit that the rows at hand have, of which nothing is handed on."""
         return rowwise(lambda C, w: replace(self, targets=C, weights=w, over=SampleSum()), self.targets, self.weights)
 
-    def take(self, samples: Tensor, n_samples: int) -> Misfit:
-        """The part of some of the samples, so scaled that the average over equal parts is the whole.
+    def take(self, samples: Tensor, n_samples: int, count: int | None = None) -> Misfit:
+        """The part of some of the n samples at hand, so scaled that the average over equal parts is the whole.
 
         Where samples are weighted a part's weights need not sum to one: were they made to, samples that happen to be
-        among light ones would count for more than their weight.
+        among light ones would count for more than their weight. `count` is how many there are in all, also elsewhere.
         """
-        each = self.targets.shape[0] // n_samples
+        each = self.targets.shape[0] // max(n_samples, 1)
         rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
-        weights = self.weights[rows]
-        share = samples.shape[0] / n_samples if self.weighted else weights.sum()
-        return replace(self, targets=by_columns(self.targets[rows]), weights=weights / share)
+        weights, count = self.weights[rows], samples.shape[0] if count is None else count
+        at_hand = self.over.processes.alone
+        share = weights.sum() if at_hand and not self.weighted else count / self.over.count(n_samples)
+        over = self.over.of_samples(count)
+        return replace(self, targets=by_columns(self.targets[rows]), weights=weights / share, over=over)
 
     @property
     def identity_hessian(self) -> bool:

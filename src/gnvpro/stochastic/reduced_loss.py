@@ -126,7 +126,7 @@ class ReducedLoss:
         network = self._see(inputs)
         with _handing_on(self._head, keep_in_graph=self.model is not self._plain):
             features = self.model(inputs)
-        misfit = check_targets("targets", targets, inputs, network, self.loss)
+        misfit = Misfit.mean(self.loss, check_targets("targets", targets, inputs, network, self.loss))
         Z = _finite(append_bias_column(network.rows(features.detach()), network.bias))
         memory = self._memory or self.batch_head.first(network.W())
         fit = self.batch_head.fit(Z, misfit, self.head_penalty, memory)
@@ -197,7 +197,7 @@ class ReducedLoss:
                 with _handing_on(self._head, keep_in_graph=False):
                     features = self._plain(inputs)
                 rows.append(_finite(append_bias_column(network.rows(features), network.bias)))
-                targets.append(check_targets("targets", labels, inputs, network, self.loss).targets)
+                targets.append(check_targets("targets", labels, inputs, network, self.loss))
         if not rows:
             raise ValueError("samples yielded nothing: refit needs at least one batch of (inputs, targets)")
         Z, C = (_of_all_processes(torch.cat(parts)) for parts in (rows, targets))
