@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,7 +39,9 @@ class ProcessError(RuntimeError):
 class Processes:
     """The processes of a group, or this one alone where there is no group."""
 
-    _begun: Counter[str] = Counter()  # how often each group was used: notes of an earlier run are none of this one's
+    _begun: ClassVar[Counter[str]] = (
+        Counter()
+    )  # how often each group was used: notes of an earlier run are none of this one's
 
     def __init__(self, group: Any = None) -> None:
         self.group, self.rank, self.size = group, 0, 1
@@ -77,7 +79,9 @@ class Processes:
     def _reduced(self, part: Tensor, how: Any) -> Tensor:
         if self.alone:
             return part
-        whole = part.detach().to(self._device or part.device, torch.float64).clone(memory_format=torch.contiguous_format)
+        whole = (
+            part.detach().to(self._device or part.device, torch.float64).clone(memory_format=torch.contiguous_format)
+        )
         self._say(lambda: dist.all_reduce(whole, how, group=self.group))
         return whole.to(part.device, part.dtype)
 

@@ -23,6 +23,7 @@ from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
+from gnvpro.samples.several import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ class RunningStochastic:
         self.point = after
         return StepReport(True)
 
-    def _loss(self, inputs: Tensor, part: Misfit) -> Tensor:
+    def _loss(self, inputs: Batch, part: Misfit) -> Tensor:
         network = self.problem.network
         rows = network.rows(network.outputs({**self._parameters, **self._head}, inputs))
         return part.weights[:, 0].to(rows.dtype) @ part.loss.value(rows, part.targets.to(rows.dtype).contiguous())

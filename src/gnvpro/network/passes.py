@@ -52,7 +52,7 @@ class PassPlan:
         return PassPlan(size, kept)
 
 
-def chunks_of(inputs: Tensor, passes: PassPlan) -> list[Tensor]:
+def chunks_of(inputs: Batch, passes: PassPlan) -> list[Any]:
     """The samples, so many at a time; no chunk where there are none."""
     return [part for part in inputs.split(passes.size) if len(part)]
 

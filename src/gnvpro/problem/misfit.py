@@ -32,9 +32,7 @@ class Misfit:
     over: SampleSum = field(default_factory=SampleSum)  # how samples are added up
 
     @staticmethod
-    def mean(
-        loss: Loss, targets: Tensor, sample_weight: Tensor | None = None, over: SampleSum | None = None
-    ) -> Misfit:
+    def mean(loss: Loss, targets: Tensor, sample_weight: Tensor | None = None, over: SampleSum | None = None) -> Misfit:
         """Uniform mean, or one weight per sample, shared by all rows (pixels, positions) of that sample."""
         rows, over = targets.shape[0], over or SampleSum()
         if sample_weight is None:
