@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gnvpro import pde
 from gnvpro.experiments.equations import EQUATIONS
-from gnvpro.experiments.run_equations import picture
+from gnvpro.experiments.equations.run import picture
 
 SHOWN = ("poisson2d", "heat1d", "inverse-diffusion")
 SECONDS = 5.0
@@ -22,7 +22,7 @@ def main() -> None:
     for column, name in enumerate(SHOWN):
         problem = EQUATIONS[name]
         posed = problem.pose(0)
-        pde.solve(posed.field, posed.stages[-1], seconds=SECONDS)
+        pde.solve(posed.field, posed.equations, seconds=SECONDS)
         arrays = picture(posed)
         found = "".join(f", {key} = {float(c):.5f}" for key, (c, _) in posed.constants.items())
         for axes, key, colours in zip(grid[:, column], ("solution", "error"), ("viridis", "RdBu_r"), strict=True):

@@ -73,7 +73,8 @@ def run_experiment(
         from .experiments.equations import EQUATIONS
 
         if name in EQUATIONS:
-            from .experiments.run_equations import METHODS, EquationOrder, run_equation
+            from .experiments.equations.methods import METHODS
+            from .experiments.equations.run import EquationOrder, run_equation
             from .experiments.terminal import equations_table
 
             asked = EquationOrder(

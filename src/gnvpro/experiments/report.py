@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
-from gnvpro.experiments.equation_report import equation_sections
+from gnvpro.experiments.equations.report import equation_sections
 from gnvpro.experiments.figures import Captioned, figures_of
 from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER

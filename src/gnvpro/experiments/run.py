@@ -88,7 +88,7 @@ def run(
         if loaded is None or seed != job.seed:
             loaded, seed = load(job, order.data_dir), job.seed
         config = {**job.config, "data": loaded.source}
-        prepare(job, config, order)
+        prepare(job.directory, config, order.resume, order.overwrite)
         name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
         tell(f"{name}: {config['work']:g} work units, data: {loaded.source}")
         if job.experiment.study is not None:
@@ -171,11 +171,10 @@ def finished(job: Job) -> bool:
     return all(saved.get(name) == value for name, value in normal(job.config).items())
 
 
-def prepare(job: Job, config: dict[str, Any], order: Order) -> None:
+def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bool) -> None:
     """Make the directory the run's own, unless it is another's."""
-    directory = job.directory
     path = directory / CONFIG
-    if path.is_file() and not order.overwrite:
+    if path.is_file() and not overwrite:
         saved, now = read_json(path), normal(config)
         for name in {**saved, **now}:
             if saved.get(name) != now.get(name):
@@ -183,13 +182,13 @@ def prepare(job: Job, config: dict[str, Any], order: Order) -> None:
                     f"{directory} holds another configuration: {name} was {saved.get(name)!r}, now it is "
                     f"{now.get(name)!r}; choose another --out, or --overwrite what is there"
                 )
-        if (directory / CHECKPOINT).is_file() and not order.resume:
+        if (directory / CHECKPOINT).is_file() and not resume:
             raise ValueError(
                 f"{directory} holds an interrupted run; go on with --resume, or begin again with --overwrite"
             )
     directory.mkdir(parents=True, exist_ok=True)
     stale = [METRICS, MODEL, PREDICTIONS]
-    if not order.resume or order.overwrite:
+    if not resume or overwrite:
         stale += [CHECKPOINT, HISTORY, Snapshots.FILE]
     for name in stale:
         (directory / name).unlink(missing_ok=True)

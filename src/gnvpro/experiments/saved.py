@@ -106,7 +106,7 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
 
 
 def is_equation(path: Path) -> bool:
-    """Whether a configuration is of an equation, which `equation_report` shows."""
+    """Whether a configuration is of an equation, which `equations.report` shows."""
     try:
         small = path.is_file() and path.stat().st_size <= MAX_FILE_BYTES  # nothing that would never end, such as a FIFO
         return small and read_json(path).get("kind") == "equation"

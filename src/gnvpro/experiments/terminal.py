@@ -6,8 +6,8 @@ from typing import Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS
 from gnvpro.experiments.equations import EQUATIONS
+from gnvpro.experiments.equations.methods import METHODS
 from gnvpro.experiments.numbers import reported, score, seconds, title
-from gnvpro.experiments.run_equations import METHODS
 from gnvpro.extras import need
 
 
@@ -24,7 +24,7 @@ def catalogue_table() -> None:
 
 def equations_table(results: list[dict[str, Any]]) -> None:
     """The equations just solved, with the published error beside each."""
-    columns = ("method", "seed", "best error", "at s", "last error", "s", "published")
+    columns = ("method", "seed", "best error", "at s", "last error", "s", "goal", "reached at s", "published")
     table = _table(results[0]["experiment"] if results else "", *columns)
     for row in results:
         table.add_row(
@@ -34,10 +34,12 @@ def equations_table(results: list[dict[str, Any]]) -> None:
             seconds(row["best_seconds"]),
             f"{row['error']:.1e}",
             seconds(row["seconds"]),
+            "" if row["goal"] is None else f"{row['goal']:.0e}",
+            "" if row["goal_seconds"] is None else seconds(row["goal_seconds"]),
             row["published"] if row["method"] == "gnvpro" else "",
         )
         for name, constant in row["constants"].items():
-            table.add_row(f"  {name}", "", f"{constant['found']:.6f}", "", f"{constant['true']:.6f} (true)", "", "")
+            table.add_row(f"  {name}", "", f"{constant['found']:.6f}", "", f"{constant['true']:.6f} (true)", *[""] * 4)
     _show(table)
 
 

@@ -33,15 +33,43 @@ HALVINGS = 6
 
 
 @dataclass(frozen=True)
+class Factored:
+    """[ Z ; sqrt(alpha) I ] = Q R, made when asked for."""
+
+    Z: Tensor
+    root: float
+
+    @cached_property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Q and R."""
+        penalty = self.root * torch.eye(self.Z.shape[1], dtype=self.Z.dtype)
+        Q, R = torch.linalg.qr(torch.cat([self.Z, penalty]))
+        return Q, R
+
+    def step(self, residual: Tensor) -> tuple[Tensor, float]:
+        """dW and the reduction that it promises."""
+        Q, R = self.factors
+        along = Q.T @ residual
+        return -solve_triangular(R, along), 0.5 * float(along @ along)
+
+
+@dataclass(frozen=True)
 class Fit:
-    """The head at some x, the rows there, and the factors."""
+    """The head at some x and the rows there."""
 
     W: Tensor
     assembled: Assembled
-    residual: Tensor  # rho, then sqrt(alpha) W
-    Q: Tensor
-    R: Tensor
-    steps: int
+    factored: Factored
+
+    @cached_property
+    def residual(self) -> Tensor:
+        """rho, then sqrt(alpha) W."""
+        return torch.cat([self.assembled.residual, self.factored.root * self.W.reshape(-1)])
+
+    @property
+    def Q(self) -> Tensor:
+        """An orthonormal basis of what the head can reach."""
+        return self.factored.factors[0]
 
     @cached_property
     def value(self) -> float:
@@ -67,12 +95,12 @@ def eliminate(
         W = _solution(Z, rest, start, penalty)
     if W is None:
         return None
-    for steps in range(1, MOST_STEPS + 2):
-        fit = fit_at(system, carried, x, W, penalty, steps)
+    for steps in range(MOST_STEPS + 1):
+        fit = fit_at(system, carried, x, W, penalty)
         if fit is None:
             return None
-        dW, promised = _step(fit.Q, fit.R, fit.residual)
-        if promised <= ENOUGH * fit.value or steps > MOST_STEPS:
+        dW, promised = fit.factored.step(fit.residual)
+        if promised <= ENOUGH * fit.value or steps == MOST_STEPS:
             return fit
         for halving in range(HALVINGS):
             trial = W + 0.5**halving * dW.view_as(W)
@@ -85,53 +113,38 @@ def eliminate(
     raise AssertionError("the last step returns")
 
 
-def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: float, steps: int = 0) -> Fit | None:
+def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: float) -> Fit | None:
     """The rows at a head as it is."""
-    root = math.sqrt(penalty)
     assembled = system.assemble(carried, x, W)
     if not _finite(assembled.Z, assembled.residual):
         return None
-    Q, R = _factors(assembled.Z, root)
-    return Fit(W, assembled, torch.cat([assembled.residual, root * W.reshape(-1)]), Q, R, steps)
+    return Fit(W, assembled, Factored(assembled.Z, math.sqrt(penalty)))
 
 
 def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: float) -> Fit | None:
     """One step, and what rounding left of it."""
-    root, W = math.sqrt(penalty), torch.zeros_like(like)
-    assembled = system.assemble(carried, x, W)
-    if not _finite(assembled.Z, assembled.residual):
+    W = torch.zeros_like(like)
+    fit = fit_at(system, carried, x, W, penalty)
+    if fit is None:
         return None
-    Q, R = _factors(assembled.Z, root)
-    rows = assembled.residual
+    start, factored = fit.assembled, fit.factored
+    rows = start.residual
     for _ in range(2):
-        W = W + _step(Q, R, torch.cat([rows, root * W.reshape(-1)]))[0].view_as(W)
-        rows = assembled.residual + assembled.Z @ W.reshape(-1)
-    done = Assembled(assembled.Z, rows, assembled.parts)
-    return Fit(W, done, torch.cat([rows, root * W.reshape(-1)]), Q, R, 1)
+        W = W + factored.step(torch.cat([rows, factored.root * W.reshape(-1)]))[0].view_as(W)
+        rows = start.residual + start.Z @ W.reshape(-1)
+    return Fit(W, Assembled(start.Z, rows, start.parts), factored)
 
 
 def _solution(Z: Tensor, rest: Tensor, like: Tensor, penalty: float) -> Tensor | None:
     """argmin |Z W + rest|^2 + penalty |W|^2."""
     if not _finite(Z, rest):
         return None
-    Q, R = _factors(Z, math.sqrt(penalty))
-    return _step(Q, R, torch.cat([rest, torch.zeros(Z.shape[1], dtype=Z.dtype)]))[0].view_as(like)
+    residual = torch.cat([rest, torch.zeros(Z.shape[1], dtype=Z.dtype)])
+    return Factored(Z, math.sqrt(penalty)).step(residual)[0].view_as(like)
 
 
 def _finite(*tensors: Tensor) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-
-
-def _factors(Z: Tensor, root: float) -> tuple[Tensor, Tensor]:
-    width = Z.shape[1]
-    stacked = torch.cat([Z, root * torch.eye(width, dtype=Z.dtype)])
-    return torch.linalg.qr(stacked)
-
-
-def _step(Q: Tensor, R: Tensor, residual: Tensor) -> tuple[Tensor, float]:
-    """dW and the reduction that it promises."""
-    along = Q.T @ residual
-    return -solve_triangular(R, along), 0.5 * float(along @ along)
 
 
 def solve_triangular(R: Tensor, rhs: Tensor) -> Tensor:

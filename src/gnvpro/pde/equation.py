@@ -109,7 +109,8 @@ class Equation:
                 raise ValueError("values as a function of x need points; this equation has none of its own")
             values = values(points)
         like = points if compiled.own is not None else points.new_zeros(compiled.rows, 1)
-        targets = column(values.detach() if isinstance(values, Tensor) else values, like, "the values of an equation")
+        given = values.detach() if isinstance(values, Tensor) else values
+        targets = column(given, like, "the values of an equation").clone(memory_format=torch.contiguous_format)
         if not bool(torch.isfinite(targets).all()):
             bad = int((~torch.isfinite(targets)).sum())
             raise ValueError(f"the values of an equation hold {bad} that are not finite (of {len(targets)})")

@@ -1,14 +1,21 @@
-"""The reduced objective of a system of equations: the head eliminated at every x = (theta, constants).
+"""The objective of a system of equations, in two forms, as the loop minimises it.
 
-    Phi_red(x) = min_W 1/2 |rho(x, W)|^2 + alpha/2 |W|^2
+    ReducedObjective    Phi_red(x) = min_W 1/2 |rho(x, W)|^2 + alpha/2 |W|^2        the head eliminated at every x = (theta, c)
+    JointObjective      Phi(x, W)                                                   the head moves with the rest
 
-A point holds its rows; the Jacobian with the head following, the gradient and the local model are made when asked for.
+Both are sums of squares with a Jacobian of rows:
+
+    reduced   (I - Q Q') [ J ; 0 ]            J = d rho / d x,  Q as in `eliminate`
+    joint     [ J  Z ; 0  sqrt(alpha) I ]     Z = d rho / d W
+
+A point holds its rows; Jacobian, gradient and local model are made when asked for.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,8 +24,9 @@ from torch import Tensor
 
 from gnvpro.pde.core import LinearOperator, symmetric
 from gnvpro.pde.eliminate import Fit, eliminate, fit_at
-from gnvpro.pde.equation import Values
 from gnvpro.pde.system import Carried, System
+
+ROUNDING = 10 * torch.finfo(torch.float64).eps
 
 
 @dataclass
@@ -30,18 +38,28 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class EquationPoint:
-    """The reduced objective at one x."""
+class EquationPoint(ABC):
+    """An objective at one point."""
 
     system: System
-    x: Tensor
+    theta: Tensor  # and the unknown constants
     carried: Carried
-    fit: Fit | None
+    fit: Fit | None  # None where something is not finite
     meter: Meter
 
     @property
+    @abstractmethod
+    def x(self) -> Tensor:
+        """The variables of the objective."""
+
+    @property
+    @abstractmethod
+    def jacobian(self) -> Tensor:
+        """The derivative of the residuals in x."""
+
+    @property
     def value(self) -> float:
-        """Phi_red."""
+        """Phi."""
         return math.nan if self.fit is None else self.fit.value
 
     @property
@@ -52,21 +70,45 @@ class EquationPoint:
     @property
     def W(self) -> Tensor:
         """The head."""
-        assert self.fit is not None
-        return self.fit.W
+        return self.fitted.W
 
-    @cached_property
-    def _jacobian(self) -> Tensor:
+    @property
+    def fitted(self) -> Fit:
+        """The rows of a point that is finite."""
+        assert self.fit is not None
+        return self.fit
+
+    def gradient(self) -> Tensor:
+        """Of Phi."""
+        return self.jacobian.T @ self.fitted.residual
+
+    def curvature(self) -> LinearOperator:
+        """The Gauss-Newton matrix J'J."""
+        J = self.jacobian
+        return symmetric((J.shape[1],), lambda v: J.T @ (J @ v))
+
+    def free(self) -> None:
+        """Nothing is held that the model does not need."""
+        return
+
+    def _in_theta(self) -> Tensor:
         """J, the head held."""
-        assert self.fit is not None
         self.meter.passes += 1
-        return self.system.jacobian(self.carried, self.x, self.fit.W, self.fit.assembled.parts)
+        return self.system.jacobian(self.carried, self.theta, self.W, self.fitted.assembled.parts)
+
+
+class ReducedPoint(EquationPoint):
+    """Phi_red at one x."""
+
+    @property
+    def x(self) -> Tensor:
+        """theta and the constants."""
+        return self.theta
 
     @cached_property
-    def reduced_jacobian(self) -> Tensor:
+    def jacobian(self) -> Tensor:
         """(I - Q Q') [J; 0]."""
-        assert self.fit is not None
-        J, Q = self._jacobian, self.fit.Q
+        J, Q = self._in_theta(), self.fitted.Q
         rows = len(J)
         reduced = torch.empty(len(Q), J.shape[1], dtype=J.dtype)
         along = Q[:rows].T @ J
@@ -74,57 +116,96 @@ class EquationPoint:
         torch.mm(Q[rows:], along, out=reduced[rows:]).neg_()
         return reduced
 
-    def atoms(self) -> list[Values]:
-        """The field's derivatives at all points."""
-        assert self.fit is not None
-        return self.system.atoms(self.carried, self.fit.W)
 
-    def gradient(self) -> Tensor:
-        """Of Phi_red."""
-        assert self.fit is not None
-        return self.reduced_jacobian.T @ self.fit.residual
+class JointPoint(EquationPoint):
+    """Phi at one x and W."""
 
-    def curvature(self) -> LinearOperator:
-        """The Gauss-Newton matrix of Phi_red, J_red' J_red."""
-        J = self.reduced_jacobian
-        return symmetric((J.shape[1],), lambda v: J.T @ (J @ v))
+    @cached_property
+    def x(self) -> Tensor:
+        """theta, the constants, and the head."""
+        return torch.cat([self.theta, self.W.reshape(-1)])
 
-    def free(self) -> None:
-        """Nothing is held that the model does not need."""
+    @cached_property
+    def jacobian(self) -> Tensor:
+        """[J Z; 0 sqrt(alpha) I]."""
+        J, Z = self._in_theta(), self.fitted.assembled.Z
+        joint = torch.zeros(len(self.fitted.residual), J.shape[1] + Z.shape[1], dtype=J.dtype)
+        joint[: len(J), : J.shape[1]], joint[: len(J), J.shape[1] :] = J, Z
+        joint[len(J) :, J.shape[1] :].diagonal().fill_(self.fitted.factored.root)
+        return joint
 
 
 @dataclass(frozen=True)
-class EquationObjective:
-    """Phi_red of a system."""
+class EquationObjective(ABC):
+    """Phi of a system."""
 
     system: System
     head_penalty: float
     meter: Meter = field(default_factory=Meter)
-    epsilon: float = 10 * torch.finfo(torch.float64).eps  # relative rounding error
+    epsilon: float = ROUNDING  # relative rounding error
+
+    @abstractmethod
+    def at(self, x: Tensor, near: EquationPoint | None) -> EquationPoint:
+        """Evaluate at x; `near` is the last accepted point."""
+
+    @abstractmethod
+    def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
+        """The first point, from parameters and a head."""
+
+    @abstractmethod
+    def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
+        """A point that was accepted before."""
+
+
+class ReducedObjective(EquationObjective):
+    """Phi_red: the head eliminated at every x."""
 
     def at(self, x: Tensor, near: EquationPoint | None) -> EquationPoint:
-        """Evaluate at x; where the equations are not linear, the elimination starts from the field of a point near by."""
+        """Where the equations are not linear, the elimination starts from the field of the point near by."""
         if near is None or near.fit is None:
             return self.start(x, self.system.field.W())
-        return self._fitted(x, near.fit.W, None if self.system.linear else near.atoms())
+        return self._fitted(x, near.W, near)
 
-    def start(self, x: Tensor, W: Tensor) -> EquationPoint:
-        """Evaluate at x, the elimination starting from a given head."""
-        return self._fitted(x, W, None)
+    def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
+        """The elimination starts from the head."""
+        return self._fitted(theta, W, None)
 
     @torch.no_grad()
-    def restored(self, x: Tensor, W: Tensor) -> EquationPoint:
-        """A point where the head was eliminated before: this one."""
+    def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
+        """The head is what the elimination found before."""
         if self.system.linear:
-            return self.start(x, W)
-        carried = self.system.carry(x)
-        return EquationPoint(self.system, x, carried, fit_at(self.system, carried, x, W, self.head_penalty), self.meter)
+            return self.start(theta, W)
+        carried = self.system.carry(theta)
+        fit = fit_at(self.system, carried, theta, W, self.head_penalty)
+        return ReducedPoint(self.system, theta, carried, fit, self.meter)
 
     @torch.no_grad()
-    def _fitted(self, x: Tensor, W: Tensor, field: list[Values] | None) -> EquationPoint:
+    def _fitted(self, x: Tensor, W: Tensor, near: EquationPoint | None) -> EquationPoint:
         self.meter.passes += 1
         carried = self.system.carry(x)
         began = time.perf_counter()
-        fit = eliminate(self.system, carried, x, W, self.head_penalty, field)
+        around = None if near is None or self.system.linear else self.system.atoms(near.carried, W)
+        fit = eliminate(self.system, carried, x, W, self.head_penalty, around)
         self.meter.inner_seconds += time.perf_counter() - began
-        return EquationPoint(self.system, x, carried, fit, self.meter)
+        return ReducedPoint(self.system, x, carried, fit, self.meter)
+
+
+class JointObjective(EquationObjective):
+    """Phi: theta and W together."""
+
+    def at(self, x: Tensor, near: EquationPoint | None) -> EquationPoint:
+        """The last entries of x are the head."""
+        like = self.system.field.W()
+        return self.start(x[: -like.numel()], x[-like.numel() :].view_as(like))
+
+    @torch.no_grad()
+    def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
+        """As they are."""
+        self.meter.passes += 1
+        carried = self.system.carry(theta)
+        fit = fit_at(self.system, carried, theta, W, self.head_penalty)
+        return JointPoint(self.system, theta, carried, fit, self.meter)
+
+    def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
+        """As they are."""
+        return self.start(theta, W)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from gnvpro.experiments.equations import EQUATIONS, EquationProblem
+from gnvpro.experiments.equations.methods import METHODS
+from gnvpro.experiments.equations.run import SOLUTION
 from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, read_json
-from gnvpro.experiments.run_equations import METHODS, SOLUTION
 from gnvpro.experiments.saved import is_equation
 from gnvpro.experiments.style import new_figure
 
@@ -64,26 +65,33 @@ def _read(directory: Path) -> SolvedRun:
 
 def section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> str:
     """All about one equation."""
-    runs = sorted(runs, key=lambda run: (METHODS.index(run.method), run.metrics["seed"]))
+    runs = sorted(runs, key=lambda run: (list(METHODS).index(run.method), run.metrics["seed"]))
     figures = [("convergence", "Error against processor seconds.", convergence(runs))]
     best = [run for run in runs if run.method == "gnvpro"]
     if best:
         figures.append(("solution", "The solution found by GNvpro, and its error.", solution(problem, best[0])))
     parts = [_figure(problem.name, name, caption, figure, out) for name, caption, figure in figures]
+    goal = "" if problem.goal is None else f" Goal: {problem.goal:.0e} in {problem.seconds:g} s."
     kind = "relative error (L2)" if problem.relative else "root mean square error"
     rows = "".join(
         f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{COLOURS[run.method]}"></i>'
         f"{NAMES[run.method]}</th><td>{run.metrics['seed']}</td><td>{run.metrics['best_error']:.1e}</td>"
-        f"<td>{run.metrics['best_seconds']:.1f}</td><td>{run.metrics['error']:.1e}</td><td>{run.metrics['seconds']:.1f}</td></tr>"
+        f"<td>{run.metrics['best_seconds']:.1f}</td><td>{run.metrics['error']:.1e}</td><td>{run.metrics['seconds']:.1f}</td><td>{_reached(run)}</td></tr>"
         for run in runs
     )
     return (
         f'<section id="{problem.name}"><h2>{html.escape(problem.title)}</h2><p>{html.escape(problem.summary)}. '
-        f"Published: {html.escape(problem.published)}.</p>"
+        f"Published: {html.escape(problem.published)}.{goal}</p>"
         f'<div class="wide"><table><caption>{kind}, on points that nobody trained on; s: processor seconds, one core.'
-        "</caption><thead><tr><th>method</th><th>seed</th><th>best error</th><th>at s</th><th>last error</th><th>s</th></tr>"
+        "</caption><thead><tr><th>method</th><th>seed</th><th>best error</th><th>at s</th><th>last error</th><th>s</th>"
+        "<th>to the goal, s</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></div>{_residuals(best)}{''.join(parts)}</section>"
     )
+
+
+def _reached(run: SolvedRun) -> str:
+    at = run.metrics["goal_seconds"]
+    return "-" if at is None else f"{at:.1f}"
 
 
 def _residuals(runs: list[SolvedRun]) -> str:

@@ -1,0 +1,257 @@
+"""One run of `pde.solve`: iterations of the loop within a budget, watched, checked on fresh points, resumable.
+
+Every few iterations the residuals are measured on fresh points (`refine`): equations that overfit get more points, and the
+penalty on the head is lowered where it is larger than the misfit. The loop then begins again from the same field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnvpro.pde import core
+from gnvpro.pde.arguments import check_smooth, warn_about
+from gnvpro.pde.core import Checkpoint, DampedRows, Damping, History, Listener, Record, Status, StepReport, TrustRegion
+from gnvpro.pde.equation import Equation
+from gnvpro.pde.field import Field
+from gnvpro.pde.model import RowModel
+from gnvpro.pde.objective import EquationPoint, Meter
+from gnvpro.pde.refine import Refinement
+from gnvpro.pde.residuals import Check, Residual
+from gnvpro.pde.system import System
+from gnvpro.pde.ways import Ways
+
+FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
+CHECK_EVERY = 10  # iterations between two looks at fresh points
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is told."""
+
+    seconds: float | None
+    seed: int
+    iterations: int | None
+    head_penalty: float | None
+    grow: bool
+    head: str
+    checkpoint: Checkpoint | None
+    clock: Callable[[], float]
+
+
+class Run:
+    """One run, from the start or from a checkpoint of it."""
+
+    def __init__(
+        self,
+        field: Field,
+        equations: Sequence[Equation],
+        settings: Settings,
+        listeners: Sequence[Listener],
+    ) -> None:
+        self.field, self.settings, self.listeners = field, settings, listeners
+        self.history, self.meter, self.status = History(), Meter(), Status.RUNNING
+        self.refinement = Refinement(equations, settings.seed)
+        self.system = System(field, equations)
+        check_smooth(field, equations, self.system)
+        self.notes = warn_about(equations, self.system)
+        self.ways = Ways.choose(self.system.linear, settings.head)
+        self.penalty = FIRST_PENALTY if settings.head_penalty is None else settings.head_penalty
+        self.identity = self._identity() if settings.checkpoint else {}
+        self.spent = 0.0
+        self.checked_misfit: float | None = None
+        self.region: TrustRegion[EquationPoint] | None = None
+
+    # -- the loop
+
+    def run(self) -> Status:
+        """Go on until the run is over; an interruption is written down and handed on."""
+        if self.status is not Status.RUNNING:
+            return self.status
+        self.begun = self.settings.clock() - self.spent
+        for listener in self.listeners:
+            listener.begin(self.history, math.inf)
+        try:
+            if self.region is None:
+                self._begin(self.system.x(), self.field.W())
+                self._record(None, None)
+            self.status = self._loop()
+            self._store()
+            self._write(final=True)
+        except BaseException:
+            self._write(final=False)
+            self.status = Status.RUNNING
+            raise
+        finally:
+            for listener in self.listeners:
+                listener.end(self.status)
+        return self.status
+
+    def _loop(self) -> Status:
+        settings = self.settings
+        while True:
+            assert self.region is not None
+            if len(self.region.point.x) == 0:
+                return Status.HEAD_ONLY
+            if settings.iterations is not None and len(self.history) > settings.iterations:
+                return Status.ITERATIONS_SPENT
+            if settings.seconds is not None and self._seconds() >= settings.seconds:
+                return Status.WORK_SPENT
+            done = self.region.iterate()
+            if done is None:
+                if not self.ways.stuck():
+                    return self.region.status
+                self._begin_again()
+                continue
+            note = self._look() if len(self.history) % CHECK_EVERY == 0 else None
+            self._record(done, note)
+
+    def _begin(self, theta: torch.Tensor, W: torch.Tensor, restored: bool = False) -> None:
+        """The loop on the system as it is."""
+        objective = self.ways.objective(self.system, self.penalty, self.meter)
+        point = objective.restored(theta, W) if restored else objective.start(theta, W)
+        if point.fit is None:
+            raise ValueError(
+                "the rows of the equations are not finite at the first parameters; scale the points or the network"
+            )
+        self.region = TrustRegion(objective, _model, point, self.ways.bound(), core.NielsenRule())
+        self.check = Check(self.system, self.settings.seed)
+
+    def _begin_again(self) -> None:
+        """From the same field, with what was changed."""
+        assert self.region is not None
+        point = self.region.point
+        self._begin(point.theta, point.W)
+
+    def _look(self) -> str | None:
+        """Measure the residuals on fresh points; change points, penalty and way where that says so."""
+        assert self.region is not None
+        point, bound = self.region.point, self.region.bound
+        squares = self.check.mean_squares(point.theta, point.fitted)
+        self.checked_misfit = self.check.misfit(squares)
+        notes = []
+        if self.ways.look(point.value, bound if isinstance(bound, Damping) else None):
+            notes.append("head: " + ("together" if self.ways.together else "eliminated"))
+        which = self.refinement.overfitted(self.system, point.fitted, squares) if self.settings.grow else []
+        if which:
+            self.system = self.refinement.refined(self.system, point.theta, point.W, which, len(self.history))
+            changed = [self.system.equations[i] for i in which]
+            notes.append(
+                "points: "
+                + ", ".join(f"{e.name or f'equation {i}'} {e.rows}" for i, e in zip(which, changed, strict=True))
+            )
+        lower = self.settings.head_penalty is None and self.penalty > LEAST_PENALTY
+        if lower and point.value - point.misfit > point.misfit:
+            self.penalty /= 10
+            notes.append(f"head_penalty: {self.penalty:.0e}")
+        if notes:
+            self._begin_again()
+        self.ways.before = self.region.point.value
+        return "; ".join(notes) or None
+
+    def _seconds(self) -> float:
+        return self.settings.clock() - self.begun
+
+    def residuals(self) -> list[Residual]:
+        """The check at the end."""
+        assert self.region is not None
+        return self.check.report(self.region.point.theta, self.region.point.fitted)
+
+    # -- records and checkpoints
+
+    def _store(self) -> None:
+        assert self.region is not None
+        self.system.store(self.region.point.theta, self.region.point.W)
+
+    def _record(self, done: StepReport | None, note: str | None) -> None:
+        assert self.region is not None
+        point = self.region.point
+        record = Record(
+            iteration=len(self.history),
+            loss=point.value,
+            misfit=point.misfit,
+            gradient_norm=float(torch.linalg.vector_norm(point.gradient())) if len(point.x) else None,
+            radius=None,
+            ratio=done.ratio if done else None,
+            rank=done.rank if done else None,
+            accepted=done is None or done.accepted,
+            work=float(self.meter.passes),
+            seconds=self._seconds(),
+            inner_seconds=self.meter.inner_seconds,
+            validation_loss=self.checked_misfit,
+            solver=self.ways.solver(self.system.linear),
+            damping=done.damping if done else None,
+            note=note,
+        )
+        self.history.append(record)
+        if self.settings.checkpoint is not None and record.iteration % self.settings.checkpoint.every == 0:
+            self._write(final=False)
+        self._store()
+        for listener in self.listeners:
+            listener.record(record)
+
+    def _identity(self) -> dict[str, Any]:
+        tensors = {
+            f"points {i}.{k}": s.points
+            for i, e in enumerate(self.system.equations)
+            for k, s in enumerate(e.compiled.sites)
+        }
+        tensors |= {f"values {i}": e.targets for i, e in enumerate(self.system.equations)}
+        settings = {
+            "head_penalty": self.settings.head_penalty,
+            "grow": self.settings.grow,
+            "head": self.settings.head,
+            "weights": self.system.weights,
+        }
+        return core.fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
+
+    def _write(self, final: bool) -> None:
+        if self.settings.checkpoint is None or self.region is None:
+            return
+        region = self.region
+        core.save(
+            Path(self.settings.checkpoint.path),
+            core.detached_copy(
+                {
+                    "identity": self.identity,
+                    "x": region.point.theta,
+                    "W": region.point.W,
+                    "loop": {**region.state(), "has_model": False},  # it is built again from the point
+                    "penalty": self.penalty,
+                    "added": self.refinement.added(self.system),
+                    "ways": self.ways.state(),
+                    "passes": self.meter.passes,
+                    "inner_seconds": self.meter.inner_seconds,
+                    "seconds": self._seconds(),
+                    "checked_misfit": self.checked_misfit,
+                    "history": json.dumps([record.to_dict() for record in self.history]),
+                    "status": (self.status if final else Status.RUNNING).name,
+                }
+            ),
+        )
+
+    def resume(self, path: Path) -> None:
+        """Take up the run that the checkpoint is of."""
+        saved = core.load(path)
+        core.check_same_run(path, saved["identity"], self.identity)
+        self.system, self.penalty = self.refinement.restored(self.system, saved["added"]), saved["penalty"]
+        self.ways = Ways(**saved["ways"])
+        self._begin(saved["x"], saved["W"], restored=True)
+        assert self.region is not None
+        self.region.resume(saved["loop"])
+        self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
+        self.checked_misfit, self.spent = saved["checked_misfit"], saved["seconds"]
+        self.history = History(Record(**record) for record in json.loads(saved["history"]))
+        # Budgets may be raised on the way; any other end is final.
+        ended = Status[saved["status"]]
+        self.status = Status.RUNNING if ended in (Status.WORK_SPENT, Status.ITERATIONS_SPENT) else ended
+
+
+def _model(point: EquationPoint) -> DampedRows:
+    return DampedRows(RowModel(point.jacobian, point.fitted.residual))

@@ -1,0 +1,109 @@
+"""The two ways to treat the head, and the choice between them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import gnvpro
+from gnvpro import pde
+from gnvpro.pde.core import Damping
+from gnvpro.pde.objective import JointObjective, ReducedObjective
+from gnvpro.pde.system import System
+from gnvpro.pde.ways import Ways
+
+LINE = pde.points.Box([0.0], [1.0])
+ENDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+
+
+def cubic(seed: int = 0, width: int = 10) -> tuple[pde.Field, list[pde.Equation]]:
+    """u'' = 2 u^3 with u = 1 / (1 + x)."""
+    torch.manual_seed(seed)
+    u = pde.Field(gnvpro.networks.MLP(1, [width], nn.Tanh, dtype=torch.float64))
+    values = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    return u, [pde.Equation(pde.d(u, 0, 0) - 2 * u**3, LINE.inside(60), 0.0), pde.Equation(u, ENDS, values)]
+
+
+@pytest.mark.parametrize("kind", [ReducedObjective, JointObjective])
+def test_the_gradient_is_the_slope_of_the_objective(kind: type[ReducedObjective | JointObjective]) -> None:
+    u, equations = cubic(width=4)
+    system = System(u, equations)
+    objective = kind(system, 1e-6)
+    W = 0.3 * torch.randn_like(u.W())
+    point = objective.start(system.x(), W)
+    if kind is ReducedObjective:  # to the last digit, so that the envelope theorem holds
+        for _ in range(20):
+            point = objective.start(system.x(), point.W)
+    d_x = torch.randn(len(point.x), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    h = 1e-4
+    slope = (objective.at(point.x + h * d_x, point).value - objective.at(point.x - h * d_x, point).value) / (2 * h)
+    assert float(point.gradient() @ d_x) == pytest.approx(slope, rel=1e-3)
+
+
+def test_the_joint_jacobian_is_the_derivative_of_all_residuals() -> None:
+    u, equations = cubic(width=4)
+    system = System(u, equations)
+    objective = JointObjective(system, 1e-3)
+    point = objective.start(system.x(), torch.randn_like(u.W()))
+    assert len(point.x) == system.n_theta + u.W().numel()
+    d_x, h = torch.randn_like(point.x), 1e-6
+    ahead, behind = (objective.at(point.x + s * d_x, point).fitted.residual for s in (h, -h))
+    torch.testing.assert_close(point.jacobian @ d_x, (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("head", ["eliminated", "together", "auto"])
+def test_every_way_solves_a_nonlinear_equation(head: str) -> None:
+    u, equations = cubic()
+    result = pde.solve(u, equations, seconds=None, iterations=150, head=head)
+    x = torch.rand(50, 1, dtype=torch.float64)
+    assert float((u(x) - 1 / (1 + x)).detach().abs().max()) < 1e-5
+    used = {record.solver for record in result.history}
+    assert used <= {"newton rows", "joint rows"}
+    if head != "auto":
+        assert used == {{"eliminated": "newton rows", "together": "joint rows"}[head]}
+
+
+def test_linear_equations_are_solved_with_the_head_eliminated() -> None:
+    torch.manual_seed(0)
+    u = pde.Field(gnvpro.networks.MLP(1, [5], dtype=torch.float64))
+    result = pde.solve(u, [pde.Equation(u, LINE.inside(20), 1.0)], iterations=2, head="together")
+    assert {record.solver for record in result.history} == {"rows"}
+
+
+def test_an_unknown_way_is_refused() -> None:
+    u, equations = cubic()
+    with pytest.raises(ValueError, match="head must be one of auto, eliminated, together, got 'both'"):
+        pde.solve(u, equations, head="both")
+
+
+def test_a_phase_that_gains_little_is_followed_by_the_other_way() -> None:
+    ways = Ways.choose(linear=False, head="auto")
+    assert not ways.together
+    ways.before = 8.0
+    assert not ways.look(2.0, Damping(1.0))  # a factor of four
+    ways.before = 2.0
+    assert ways.look(1.5, Damping(0.5))  # 1.33, and the other way is untried
+    assert ways.together
+    assert ways.bound() is None
+    ways.before = 1.5
+    assert ways.look(1.4, Damping(7.0))  # 1.07, less than the 1.33 of the other
+    assert not ways.together
+    assert ways.bound() == Damping(0.5)
+
+
+def test_where_no_step_is_left_the_other_way_is_tried_once() -> None:
+    ways = Ways.choose(linear=False, head="auto")
+    assert ways.stuck()
+    assert not ways.stuck()
+    assert not Ways.choose(linear=False, head="eliminated").stuck()
+    assert not Ways.choose(linear=True, head="auto").stuck()
+
+
+def test_a_phase_without_an_objective_left_is_no_reason_to_change() -> None:
+    ways = Ways.choose(linear=False, head="auto")
+    ways.before = 1.0
+    assert not ways.look(0.0, None)
+    assert ways.gained[False] == math.inf
