@@ -173,6 +173,19 @@ class MatrixBuilder:
         return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull_back)
 
 
+def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor]:
+    """The theta block of the joint Gauss-Newton matrix of (theta, W), without penalties, and its coupling S1 with the head."""
+    local = point.sensitivity
+    sums = _Accumulator(subspace, curvature_root(local.misfit, local.fit.outputs, local.W), local)
+    for chunk in sums.projected(point.linearization):
+        sums.add(chunk)
+        del chunk  # before the next one is made
+    assert isinstance(sums.head_coupling, Tensor)
+    total, scale = local.misfit.over.total, subspace.scale
+    A = total(sums.square).mul_(scale[:, None]).mul_(scale)
+    return A.tril_().add_(A.tril(-1).T), total(sums.head_coupling) * scale[:, None, None]
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Jacobian rows of some samples: R J (directions, m, rows), and J itself where S2 is wanted."""

