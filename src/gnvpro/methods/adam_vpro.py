@@ -76,6 +76,7 @@ class AdamVPro(Method):
     batch_head: BatchHead = field(default_factory=BatchHead)
     rotate: bool = True
     name: ClassVar[str] = "adam-vpro"
+    whole_set: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

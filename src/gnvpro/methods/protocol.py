@@ -173,6 +173,7 @@ class Method(ABC):
     memory: float | None = None
     seed: int = 0
     name: ClassVar[str] = "own"
+    whole_set: ClassVar[bool] = True  # whether a step sees all samples that it is given
 
     def __post_init__(self) -> None:
         kind = type(self).__name__

@@ -32,6 +32,7 @@ class StochasticMethod(Method):
 
     lr: float = 1e-3
     batch_size: int = 32
+    whole_set: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

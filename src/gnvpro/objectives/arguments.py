@@ -6,7 +6,7 @@ Every error names the argument, says what was got and what to do instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,19 @@ from gnvpro.samples.tables import is_series, is_several, numeric
 MAX_TARGET = 1e50  # whose sixth power, as in g' H g of least squares, is finite
 
 
-def check_penalty(value: float | Tikhonov) -> Tikhonov:
-    """The penalty on theta, given as a number or with an operator."""
-    alpha = value.alpha if isinstance(value, Tikhonov) else value
-    number = check_number("theta_penalty", alpha, 0.0)
-    return value if isinstance(value, Tikhonov) else Tikhonov(number)
+def check_penalty(value: float | str | Tikhonov) -> Tikhonov:
+    """The penalty on theta, given as a number, as "auto", or with an operator."""
+    alpha = check_alpha("theta_penalty", value.alpha if isinstance(value, Tikhonov) else value)
+    return value if isinstance(value, Tikhonov) else Tikhonov(alpha)
+
+
+def check_alpha(name: str, value: float | str) -> float | Literal["auto"]:
+    """A number that is not negative, or "auto"."""
+    if isinstance(value, str):
+        if value != "auto":
+            raise ValueError(f'{name} must be a number, or "auto" to find it from the data, got {value!r}')
+        return "auto"
+    return check_number(name, value, 0.0)
 
 
 def check_model(model: object) -> nn.Module:

@@ -39,6 +39,7 @@ from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.network.subspace import Subspace
 from gnvpro.objectives.gauss_newton_matrix import joint_parts
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.problem.misfit import Misfit
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,10 @@ class Evidence:
 def evidence(point: ReducedPoint, matrix: JointMatrix, at: Penalties, n_samples: float) -> Evidence:
     """The evidence around a point, which should be close to a minimum of Phi."""
     squares, (n_targets, entries) = point.problem.misfit.identity_hessian, (point.W.shape[0], point.W.numel())
-    squared = (float(point.problem.theta_penalty.operator.mv(point.theta).square().sum()), float(point.W.square().sum()))
+    squared = (
+        float(point.problem.theta_penalty.operator.mv(point.theta).square().sum()),
+        float(point.W.square().sum()),
+    )
     phi = point.misfit + 0.5 * (at.theta * squared[0] + at.head * squared[1])
     noise = max(2 * phi / n_targets, torch.finfo(torch.float64).tiny) if squares else 1.0
     of, rank = matrix.spectrum(at), matrix.prior_rank
@@ -156,9 +160,21 @@ def evidence(point: ReducedPoint, matrix: JointMatrix, at: Penalties, n_samples:
         a * max(gamma, least) / pull if pull > 0 else a
         for a, gamma, pull in zip((at.theta, at.head), gammas, pulls, strict=True)
     ]
-    return Evidence(
-        fit + prior - 0.5 * of.log_det, noise, *gammas, (slopes[0], slopes[1]), (targets[0], targets[1])
-    )
+    return Evidence(fit + prior - 0.5 * of.log_det, noise, *gammas, (slopes[0], slopes[1]), (targets[0], targets[1]))
+
+
+FIRST = 10.0  # penalties to begin with, times the number of samples
+
+
+def first_penalties(misfit: Misfit, n_samples: float) -> Penalties:
+    """Where a search begins; that of theta in the units of the misfit, that of the head without any."""
+    alpha = FIRST / n_samples
+    if not misfit.identity_hessian:
+        return Penalties(alpha, alpha)
+    total = misfit.over.total
+    mean = total((misfit.weights * misfit.targets).sum(0))
+    variance = float(total((misfit.weights * (misfit.targets - mean).square()).sum(0)).mean())
+    return Penalties(alpha * variance or alpha, alpha)
 
 
 LEAST_GAMMA = 1e-3  # per entry of the head: what rounding leaves of a gamma near zero says nothing

@@ -36,6 +36,7 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.arguments import (
+    check_alpha,
     check_inputs,
     check_model,
     check_penalty,
@@ -43,6 +44,7 @@ from gnvpro.objectives.arguments import (
     check_sample_weight,
     check_targets,
 )
+from gnvpro.objectives.evidence import first_penalties
 from gnvpro.objectives.full import FullObjective
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.problem.losses import Loss, get_loss
@@ -61,6 +63,14 @@ class HeldOut:
     passes: PassPlan
 
 
+@dataclass(frozen=True)
+class Searched:
+    """Which penalties are to be found from the data."""
+
+    theta: bool
+    head: bool
+
+
 class Problem:
     """A network, samples, a loss and penalties.
 
@@ -73,8 +83,10 @@ class Problem:
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
+            "auto" is a first value from which `gnvpro.train` searches on.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
-        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter.
+        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter to Phi; their
+            sum, the number of samples, matters to penalties that are found from the data.
         head: the name of the last layer; found by running the model when not given.
         eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
         memory: bytes for passes over samples. Default: an eighth of the machine's memory, or half of what is free if less.
@@ -92,8 +104,8 @@ class Problem:
         targets: Any,
         *,
         loss: str | Loss,
-        theta_penalty: float | Tikhonov | None = None,
-        head_penalty: float | None = None,
+        theta_penalty: float | str | Tikhonov | None = None,
+        head_penalty: float | str | None = None,
         sample_weight: Any = None,
         head: str | None = None,
         eliminator: Eliminator | None = None,
@@ -107,7 +119,9 @@ class Problem:
             self.loss = get_loss(loss)
             usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
             self.penalty = check_penalty(usual if theta_penalty is None else theta_penalty)
-            self.head_penalty = check_number("head_penalty", usual if head_penalty is None else head_penalty, 0.0)
+            alpha = check_alpha("head_penalty", usual if head_penalty is None else head_penalty)
+            self.searched = Searched(self.penalty.alpha == "auto", alpha == "auto")
+            self.head_penalty = 1.0 if alpha == "auto" else alpha
             if memory is not None:
                 check_number("memory", memory, 0.0, strict=True)
             self.head = head
@@ -127,6 +141,9 @@ class Problem:
         count = int(self.processes.gather([len(self.inputs)]).sum())
         self.misfit = Misfit.mean(self.loss, rows, weights, sum_over(self.processes).of_samples(count))
         self.meter = WorkMeter(count)
+        weight = rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(len(weights), 1)
+        self.n_samples = float(self.misfit.over.total(rows.new_tensor(weight, dtype=torch.float64)))
+        self._set_first_penalties()
         self.processes.spread([*model.parameters(), *model.buffers()])
 
     def _common(self, model: nn.Module, weighted: bool) -> dict[str, str]:
@@ -139,8 +156,8 @@ class Problem:
             "model": type(model).__qualname__,
             **parameters,
             "loss": f"{type(self.loss).__module__}.{type(self.loss).__qualname__}",
-            "theta_penalty": f"{self.penalty.alpha:.17g}",
-            "head_penalty": f"{self.head_penalty:.17g}",
+            "theta_penalty": repr(self.penalty.alpha),
+            "head_penalty": "'auto'" if self.searched.head else repr(self.head_penalty),
             "shape of a sample": str(shapes_of(self.inputs)),
             "dtype of the inputs": str([tensor.dtype for tensor in tensors_of(self.inputs)]),
             "sample_weight": "given" if weighted else "left out",
@@ -166,6 +183,14 @@ class Problem:
 
     def _bind(self) -> BoundPenalty:
         return self.penalty.bind(self.network.model, self.network.parameters)
+
+    def _set_first_penalties(self) -> None:
+        """Those that are searched for begin strong: from a smooth model the search comes down, from a rough one seldom up."""
+        first = first_penalties(self.misfit, self.n_samples)
+        if self.searched.theta:
+            self.theta_penalty = replace(self.theta_penalty, alpha=first.theta)
+        if self.searched.head:
+            self.head_penalty = first.head
 
     def _without_samples_of_no_weight(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """They change nothing, and neither work nor batches should see them."""
@@ -276,7 +301,7 @@ class Problem:
         """The same for another network of the same inputs and outputs, within so many bytes."""
         other = self._with(memory=memory)
         other.network = other._see(model)
-        other.theta_penalty = other._bind()
+        other.theta_penalty = replace(other._bind(), alpha=self.theta_penalty.alpha)
         return other
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:

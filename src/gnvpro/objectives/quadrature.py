@@ -1,6 +1,6 @@
 """Determinant and traces of the joint Gauss-Newton matrix from products alone: stochastic Lanczos quadrature.
 
-For a vector v of random signs, E v v' = I, so that tr f(S) = E v' f(S) v; and on the Krylov space of v with Ritz pairs (e_j, u_j),
+For a vector v of random signs tr f(S) = E v' f(S) v, and on the Krylov space of v with Ritz pairs (e_j, u_j)
 
     v' f(S) v  =  |v|^2 sum_j u_j1^2 f(e_j)                                       f = log for the determinant, 1/e for the trace
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ class Tikhonov:
     1.25
     """
 
-    alpha: float
+    alpha: float | Literal["auto"]  # "auto": found from the data, by `gnvpro.train`
     operator: LinearOperator | OperatorFactory | None = None
 
     def bind(self, model: nn.Module, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> BoundPenalty:
@@ -58,7 +59,7 @@ class Tikhonov:
                 f"theta_penalty's operator acts on shape {tuple(operator.domain)}, but theta has {n} entries: "
                 "give an operator on (n_theta,), or a function that makes one for a model, such as gnvpro.time_differences"
             )
-        return BoundPenalty(self.alpha, operator)
+        return BoundPenalty(1.0 if self.alpha == "auto" else self.alpha, operator)
 
 
 def ridge(alpha: float, W: Tensor) -> float:

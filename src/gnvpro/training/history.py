@@ -45,6 +45,13 @@ class Record:
     sweep: int | None = None  # and batch: which part of the training set the losses are on; None for all of it
     batch: int | None = None
     note: str | None = None
+    theta_penalty: float | None = None  # that belong to the loss
+    head_penalty: float | None = None
+    noise: float | None = (
+        None  # standard deviation, and the next two: where penalties are found from the data, as last judged
+    )
+    effective_parameters: float | None = None
+    evidence: float | None = None  # its logarithm
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""

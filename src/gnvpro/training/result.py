@@ -14,6 +14,7 @@ from gnvpro.extras import need
 from gnvpro.files import replacing
 from gnvpro.minimize.status import Status
 from gnvpro.training.history import History
+from gnvpro.training.penalty_search import Chosen
 from gnvpro.training.summary import Summary, model_card, summary_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Result:
     model: nn.Module
     status: Status
     history: History
+    chosen: Chosen | None = None  # penalties, noise and evidence, where a penalty was "auto"
     setup: Mapping[str, str] = field(default_factory=dict)  # data, method and settings, in words
 
     @property

@@ -34,6 +34,7 @@ from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
+from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
 
 CHECKPOINT_COST = 20  # times as long as the last checkpoint took, the next one waits: a twentieth of the time at most
 
@@ -115,6 +116,8 @@ class Run:
         self.listeners, self.identity = listeners, identity
         self.meter, self.batches = problem.meter, plan.method.parts()
         self.history = History()
+        self.search = PenaltySearch.of(problem)
+        self.chosen: Chosen | None = None
         self.cursor = Cursor()
         self.best: Best | None = None
         self.status = Status.RUNNING
@@ -139,6 +142,7 @@ class Run:
         try:
             while True:
                 self.status = self._train_level()
+                self._conclude_search()
                 if self.cursor.level + 1 == len(self.plan.budgets) or len(self.history) > self.plan.iterations:
                     break
                 self._next_level()
@@ -171,13 +175,15 @@ class Run:
     def _train_batch(self, samples: Tensor | None) -> Status:
         """Iterations on one batch; RUNNING when the next batch may follow."""
         assert self.start is not None
-        share = 1.0 if samples is None else samples.numel() / self.meter.total_samples
-        budget = Budget(self.meter, self._limit(), share, work_is_scarce=len(self.plan.budgets) > 1)
+        budget = self._budget(1.0 if samples is None else samples.numel() / self.meter.total_samples)
         if self.history and self._resumed is None and samples is not None and budget.passes_left < 2:
             return Status.WORK_SPENT
         problem = self.problem if samples is None else self.problem.on_samples(samples)
         running = self._begin(problem, budget)
         while True:
+            if self.search is not None and self._round_ends(running, budget):
+                problem, budget, running = self._next_round(self.search, running)
+                continue
             if self.problem.network.n_theta == 0:
                 return Status.HEAD_ONLY
             if self.batches is not None and self.cursor.done >= self.batches.iterations:
@@ -189,19 +195,23 @@ class Run:
             report = running.iterate()
             self.taking_up = False
             if report is None:
+                if self.search is not None and self.search.settle() and self._round_ends(running, budget):
+                    continue
                 if self.batches is None:
                     return running.status
                 break
             self.cursor.done += 1
             self._store(running)
             record = self._record(problem, running.point, running.gradient_norm(), report)
+            if self.search is not None:
+                self.search.note(running.point.value, report.solver)
             self._publish(record, running)
             if self._stalled():
                 return Status.NO_BETTER
         self.start = Start(running.point.theta, running.point.W, running.bound, follows_batch=True)
         return Status.RUNNING
 
-    def _begin(self, problem: Problem, budget: Budget) -> Running:
+    def _begin(self, problem: Problem, budget: Budget, note: str | None = None) -> Running:
         """The method on a batch: begun, or taken up where a checkpoint left it."""
         assert self.start is not None
         state, self._resumed = self._resumed, None
@@ -217,17 +227,55 @@ class Run:
                 )
             self._store(running)
             gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None
-            self._publish(self._record(problem, running.point, gradient_norm, None), running)
+            self._publish(self._record(problem, running.point, gradient_norm, None, note), running)
         return running
 
-    def _limit(self) -> float:
-        """Work units that may be spent until the end of this level; one is put aside for the last elimination."""
+    def _budget(self, share: float = 1.0) -> Budget:
+        """Until the end of this level, the last elimination or the last judgement put aside."""
         last = self.cursor.level + 1 == len(self.plan.budgets)
-        return sum(self.plan.budgets[: self.cursor.level + 1]) - (1 if self.batches is not None and last else 0)
+        aside = 1 if self.batches is not None and last else 0
+        aside += 0 if self.search is None else passes_of_a_judgement(self.problem)
+        return Budget(self.meter, self._limit() - aside, share, work_is_scarce=len(self.plan.budgets) > 1)
+
+    def _limit(self) -> float:
+        """Work units that may be spent until the end of this level."""
+        return sum(self.plan.budgets[: self.cursor.level + 1])
+
+    # -- the search for penalties
+
+    def _round_ends(self, running: Running, budget: Budget) -> bool:
+        """Whether the search should judge the model at hand, and has the work to try other penalties afterwards."""
+        assert self.search is not None
+        due = self.search.due or (self.problem.network.n_theta == 0 and not self.search.over)
+        return due and budget.passes_left > passes_of_a_judgement(self.problem) + 1 + running.next_passes
+
+    def _next_round(self, search: PenaltySearch, running: Running) -> tuple[Problem, Budget, Running]:
+        """Go on from the best model with the next penalties."""
+        best = search.judge(self.problem, running.point.theta, running.point.W, running.bound)
+        self.problem = self.problem.with_penalties(search.penalties.theta, search.penalties.head)
+        self.start = Start(best.theta, best.W, best.bound, follows_batch=True)
+        budget = self._budget()
+        return self.problem, budget, self._begin(self.problem, budget, "penalties changed")
+
+    def _conclude_search(self) -> None:
+        """Judge the last round too, and keep the model with the highest evidence."""
+        search, problem = self.search, self.problem
+        if search is None or self.meter.work + passes_of_a_judgement(problem) > self._limit():
+            return
+        last = judged(problem, problem.theta(), problem.W(), None)
+        best, self.chosen = search.best, last.chosen
+        if best is None or search.over or last.chosen.log_evidence >= best.chosen.log_evidence:
+            return
+        self.chosen = best.chosen
+        self.problem = problem.with_penalties(best.penalties.theta, best.penalties.head)
+        point = self.problem.reduced.start(best.theta, WarmStart(best.W))
+        self.problem.store(point.theta, point.W)
+        self._publish(self._record(self.problem, point, None, None, "the model with the highest evidence"), None)
 
     def _next_level(self) -> None:
         """Refine the network; theta is prolonged, the head kept."""
         self._take_model(prolongated(self.problem.network.model), self.problem.memory)
+        self.search = PenaltySearch.of(self.problem)
         self.start = Start(self.problem.theta(), self.problem.W())
         self.cursor = Cursor(level=self.cursor.level + 1)
 
@@ -276,6 +324,7 @@ class Run:
         if made.accepted:
             self._validate(point.theta, point.W)
         in_batches = self.batches is not None and note is None
+        said = self.search and self.search.last
         record = Record(
             iteration=len(self.history),
             loss=point.value,
@@ -292,6 +341,11 @@ class Run:
             sweep=self.cursor.sweep if in_batches else None,
             batch=self.cursor.batch if in_batches else None,
             note=note,
+            theta_penalty=problem.theta_penalty.alpha,
+            head_penalty=problem.head_penalty,
+            noise=math.hypot(*said.noise) / math.sqrt(len(said.noise)) if said and said.noise else None,
+            effective_parameters=said.effective_parameters if said else None,
+            evidence=said.log_evidence if said else None,
         )
         self.history.append(record)
         self._improved = self._improved.after(record)
@@ -341,6 +395,7 @@ class Run:
             "theta": self.problem.theta(),
             "W": self.problem.W(),
             "best": self.best and vars(self.best),
+            "search": self.search and self.search.state(),
             "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
             "seconds": time.perf_counter() - self._clock,
@@ -372,6 +427,9 @@ class Run:
         # by default memory depends on what was free, and with it the last bits
         self._take_model(model, saved["memory"])
         self.problem.store(saved["theta"], saved["W"])
+        if self.search is not None:
+            self.search = self.search.resumed(saved["search"])
+            self.problem = self.problem.with_penalties(self.search.penalties.theta, self.search.penalties.head)
         start = saved["start"]
         self.start = start and Start(**{**start, "bound": loaded_bound(start["bound"])})
         self.best = Best(**saved["best"]) if saved["best"] else None

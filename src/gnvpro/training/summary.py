@@ -84,7 +84,8 @@ def setup_of(problem: Problem, held_out: HeldOut | None, method: object) -> dict
         "validation": "none" if held_out is None else f"{len(held_out.inputs)} samples",
         "loss": described(problem.loss),
         "method": described(method),
-        "penalties": f"theta_penalty={problem.penalty.alpha:g}, head_penalty={problem.head_penalty:g}",
+        "penalties": f"theta_penalty={problem.theta_penalty.alpha:.3g}, head_penalty={problem.head_penalty:.3g}"
+        + (", found from the data" if problem.searched.theta or problem.searched.head else ""),
     }
 
 

@@ -40,8 +40,8 @@ def train(
     loss: str | Loss,
     method: str | Method = "gnvpro",
     solver: str | Solver | None = None,
-    theta_penalty: float | Tikhonov | None = None,
-    head_penalty: float | None = None,
+    theta_penalty: float | str | Tikhonov | None = None,
+    head_penalty: float | str | None = None,
     sample_weight: Any = None,
     validation: tuple[Any, ...] | None = None,
     work: float | Sequence[float] = 600.0,
@@ -70,8 +70,10 @@ def train(
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps
             first as long as they pay. The history says which it was.
-        theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Left out: 1e-10 for least squares, else 1e-4.
-        head_penalty: alpha in alpha/2 |W|^2, the bias included. Left out: the same.
+        theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
+            the data during training (see docs/penalties.md); `result.chosen` says what was found. Left out: 1e-10 for least
+            squares, else 1e-4.
+        head_penalty: alpha in alpha/2 |W|^2, the bias included, or "auto". Left out: the same.
         sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter. Left out, all
             samples count the same.
         validation: a pair (inputs, targets), or these and weights, whose loss (and accuracy) is recorded at every accepted
@@ -148,7 +150,7 @@ def train(
     warn_of_modes(model, stacklevel=3)
     with evaluating(model), suitable_threads(len(problem.inputs) * entries_per_sample(problem.inputs)):
         held_out = None if validation is None else problem.held_out(*check_validation(validation))
-        trouble = chosen.why_not(problem)
+        trouble = chosen.why_not(problem) or why_no_search(chosen, problem)
         if trouble is not None:
             raise ValueError(trouble)
         identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan)
@@ -159,7 +161,20 @@ def train(
                 status = run.run()
         else:
             status = run.run()
-        return Result(run.problem.network.model, status, run.history, setup_of(run.problem, held_out, chosen))
+        return Result(
+            run.problem.network.model, status, run.history, run.chosen, setup_of(run.problem, held_out, chosen)
+        )
+
+
+def why_no_search(method: Method, problem: Problem) -> str | None:
+    """Why penalties cannot be found from the data while this method trains."""
+    names = [name for name in ("theta", "head") if getattr(problem.searched, name)]
+    if not names or (method.parts() is None and method.whole_set):
+        return None
+    return (
+        f'{names[0]}_penalty="auto" needs a method that trains on the whole set at every step, not {method.name!r} with '
+        'batches: the evidence is of all samples. Use method="gnvpro" without batches, or give a number'
+    )
 
 
 @contextmanager

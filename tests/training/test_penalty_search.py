@@ -1,0 +1,185 @@
+"""Penalties from the data: known noise is found, scikit-learn's ridge agreed with, a run resumed to the same bits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnvpro
+from gnvpro import Tikhonov, time_differences
+from gnvpro.networks import NeuralODE
+from gnvpro.training.history import Record
+
+F64 = torch.float64
+AUTO: dict[str, Any] = {"theta_penalty": "auto", "head_penalty": "auto"}
+
+
+def wave(n: int, noise: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, 2, dtype=F64, generator=generator) * 2 - 1
+    y = torch.sin(3 * x[:, :1]) + x[:, 1:] ** 2
+    return x, y + noise * torch.randn(n, 1, dtype=F64, generator=generator)
+
+
+def network(inputs: int = 2, width: int = 12, outputs: int = 1, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, outputs)).double()
+
+
+@pytest.mark.parametrize("solver", ["dense", "hybrid"])
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+def test_known_noise_is_found(noise: float, solver: str) -> None:
+    result = gnvpro.train(network(), *wave(400, noise), loss="least_squares", solver=solver, **AUTO)
+    assert result.chosen is not None
+    assert result.chosen.noise[0] == pytest.approx(noise, rel=0.1)
+    assert 5 < result.chosen.effective_parameters < 12 * 4 + 1
+
+
+def test_noise_is_told_for_each_target() -> None:
+    x, y = wave(400, 0.0)
+    noise = torch.randn(400, 2, dtype=F64, generator=torch.Generator().manual_seed(1)) * torch.tensor([0.05, 0.2])
+    result = gnvpro.train(network(outputs=2), x, torch.cat([y, -y], 1) + noise, loss="least_squares", **AUTO)
+    assert result.chosen is not None
+    assert result.chosen.noise == pytest.approx((0.05, 0.2), rel=0.1)
+
+
+def test_penalties_fall_with_the_number_of_samples() -> None:
+    found = [gnvpro.train(network(), *wave(n, 0.2), loss="least_squares", **AUTO).chosen for n in (50, 200, 800)]
+    first, second, third = ((chosen.theta_penalty, chosen.head_penalty) for chosen in found if chosen)
+    assert first[0] > second[0] > third[0]
+    assert first[1] > second[1] > third[1]
+
+
+def test_linear_features_agree_with_bayesian_ridge() -> None:
+    BayesianRidge = pytest.importorskip("sklearn.linear_model").BayesianRidge
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 6, dtype=F64, generator=generator)
+    y = x @ (0.3 * torch.randn(6, 1, dtype=F64, generator=generator))
+    y = y + 0.5 * torch.randn(80, 1, dtype=F64, generator=generator)
+    model = nn.Linear(6, 1, bias=False).double()
+    chosen = gnvpro.train(model, x, y, loss="least_squares", head_penalty="auto").chosen
+    assert chosen is not None
+    flat = {"alpha_1": 0, "alpha_2": 0, "lambda_1": 0, "lambda_2": 0, "tol": 1e-12, "max_iter": 10_000}
+    ridge = BayesianRidge(fit_intercept=False, **flat).fit(x.numpy(), y.numpy().ravel())
+    assert chosen.noise[0] == pytest.approx(ridge.alpha_**-0.5, rel=1e-6)
+    assert chosen.head_penalty == pytest.approx(ridge.lambda_ / ridge.alpha_ / 80, rel=1e-5)
+    assert torch.allclose(model.weight[0], torch.from_numpy(ridge.coef_), atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+def test_labels_that_are_chance_are_not_learnt(loss: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, dtype=F64, generator=generator)
+    classes = 2 if loss == "logistic" else 3
+    labels = torch.randint(0, classes, (200,), generator=generator)
+    model = network(3, outputs=1 if loss == "logistic" else 3)
+    result = gnvpro.train(model, x, labels, loss=loss, **AUTO)
+    fixed = gnvpro.train(network(3, outputs=1 if loss == "logistic" else 3), x, labels, loss=loss)
+    assert result.history[-1].misfit == pytest.approx(math.log(classes), rel=0.05)
+    assert fixed.history[-1].misfit < 0.8 * math.log(classes)
+
+
+def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
+    x, y = wave(120, 1.0)
+    result = gnvpro.train(network(width=30), x, y, loss="least_squares", **AUTO)
+    assert result.chosen is not None
+    judged = [value for value in result.history.column("evidence") if value is not None]
+    assert min(judged[judged.index(max(judged)) :]) < max(judged)  # it did fall
+    assert result.chosen.effective_parameters < 30
+    last = result.history[-1]
+    assert (last.theta_penalty, last.head_penalty) == (result.chosen.theta_penalty, result.chosen.head_penalty)
+
+
+def test_the_history_tells_when_the_objective_changed() -> None:
+    result = gnvpro.train(network(), *wave(200, 0.1), loss="least_squares", **AUTO)
+    changes = [record for record in result.history if record.note == "penalties changed"]
+    assert len(changes) > 3
+    assert all(record.evidence is not None and record.noise is not None for record in changes)
+    assert result.history.column("work") == sorted(result.history.column("work"))
+    within = [(a.loss, b.loss) for a, b in zip(result.history[:-1], result.history[1:], strict=True) if b.note is None]
+    assert all(after <= before * (1 + 1e-12) for before, after in within)
+
+
+def test_a_number_stays_as_given() -> None:
+    result = gnvpro.train(
+        network(), *wave(200, 0.1), loss="least_squares", theta_penalty=1e-3, head_penalty="auto", work=300
+    )
+    assert set(result.history.column("theta_penalty")) == {1e-3}
+    assert len(set(result.history.column("head_penalty"))) > 3
+
+
+def test_an_operator_may_be_searched_for_as_well() -> None:
+    torch.manual_seed(0)
+    x, y = wave(150, 0.1)
+    model = nn.Sequential(NeuralODE(2, 4, depth=2, dtype=F64), nn.Linear(4, 1, dtype=F64))
+    penalty = Tikhonov("auto", time_differences)
+    result = gnvpro.train(model, x, y, loss="least_squares", theta_penalty=penalty, work=200)
+    assert result.chosen is not None
+    assert result.chosen.theta_penalty != result.history[0].theta_penalty
+
+
+@pytest.mark.parametrize("work", [0, 3, 40, 200])
+@pytest.mark.parametrize("solver", ["dense", "krylov", "hybrid"])
+def test_the_budget_holds(work: int, solver: str) -> None:
+    result = gnvpro.train(network(), *wave(60, 0.1), loss="least_squares", solver=solver, work=work, **AUTO)
+    assert result.work <= max(work, 2)
+
+
+def test_weights_count_as_repeated_samples() -> None:
+    x, y = wave(60, 0.2)
+    weights = torch.ones(60, dtype=F64)
+    weights[:20] = 2.0
+    many = (torch.cat([x, x[:20]]), torch.cat([y, y[:20]]))
+    weighted = gnvpro.train(
+        network(), x, y, loss="least_squares", sample_weight=weights, solver="dense", work=60, **AUTO
+    )
+    repeated = gnvpro.train(network(), *many, loss="least_squares", solver="dense", work=60, **AUTO)
+    assert weighted.chosen is not None
+    assert repeated.chosen is not None
+    assert weighted.chosen.log_evidence == pytest.approx(repeated.chosen.log_evidence, rel=1e-6)
+    assert weighted.chosen.theta_penalty == pytest.approx(repeated.chosen.theta_penalty, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "method", [gnvpro.Adam(), gnvpro.AdamVPro(), gnvpro.GNvpro(batches=gnvpro.Batches(10))], ids=lambda m: m.name
+)
+def test_methods_that_see_batches_refuse(method: gnvpro.Method) -> None:
+    with pytest.raises(ValueError, match='theta_penalty="auto" needs a method that trains on the whole set'):
+        gnvpro.train(network(), *wave(30, 0.1), loss="least_squares", method=method, **AUTO)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match='head_penalty must be a number, or "auto"'):
+        gnvpro.train(network(), *wave(30, 0.1), loss="least_squares", head_penalty="loo")
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [7, 8, 9, 20, 45])
+@pytest.mark.parametrize("solver", ["auto", "dense", "hybrid"])
+def test_resumed_to_the_same_bits(tmp_path: Path, at: int, solver: str) -> None:
+    settings = {"loss": "least_squares", "solver": solver, "work": 200, **AUTO}
+    x, y = wave(80, 0.1)
+    whole = network()
+    straight = gnvpro.train(whole, x, y, **settings)
+
+    def stop(record: Record) -> None:
+        if record.iteration == at:
+            raise Stop
+
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(Stop):
+        gnvpro.train(network(), x, y, checkpoint=path, listeners=stop, **settings)
+    again = network(seed=5)
+    resumed = gnvpro.train(again, x, y, checkpoint=path, resume=True, **settings)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+    assert resumed.chosen == straight.chosen
+    assert resumed.history.column("loss") == straight.history.column("loss")
+    assert resumed.history.column("evidence") == straight.history.column("evidence")
