@@ -171,9 +171,10 @@ def first_penalties(misfit: Misfit, n_samples: float) -> Penalties:
     alpha = FIRST / n_samples
     if not misfit.identity_hessian:
         return Penalties(alpha, alpha)
-    total = misfit.over.total
-    mean = total((misfit.weights * misfit.targets).sum(0))
-    variance = float(total((misfit.weights * (misfit.targets - mean).square()).sum(0)).mean())
+    mean = misfit.over.sum(lambda w, C: (w * C).sum(0), misfit.weights, misfit.targets)
+    variance = float(
+        misfit.over.sum(lambda w, C: (w * (C - mean).square()).sum(0), misfit.weights, misfit.targets).mean()
+    )
     return Penalties(alpha * variance or alpha, alpha)
 
 
@@ -183,6 +184,7 @@ LEAST_GAMMA = 1e-3  # per entry of the head: what rounding leaves of a gamma nea
 def noise_by_target(point: ReducedPoint, found: Evidence, n_samples: float) -> Tensor:
     """The variance of the noise of each target: residuals, with the parameters that were fitted to them counted."""
     misfit = point.problem.misfit
-    squares = misfit.over.total((misfit.weights * (point.outputs - misfit.targets).square()).sum(0))
+    rows = (misfit.weights, point.outputs, misfit.targets)
+    squares = misfit.over.sum(lambda w, X, C: (w * (X - C).square()).sum(0), *rows)
     each = found.gamma / len(squares)
     return squares * n_samples / max(n_samples - each, 0.05 * n_samples)

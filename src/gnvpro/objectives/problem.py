@@ -19,7 +19,7 @@ Legend: alpha_1, B -> theta_penalty, alpha_2 -> head_penalty, Z -> features with
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -142,7 +142,8 @@ class Problem:
         self.misfit = Misfit.mean(self.loss, rows, weights, sum_over(self.processes).of_samples(count))
         self.meter = WorkMeter(count)
         weight = rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(len(weights), 1)
-        self.n_samples = float(self.misfit.over.total(rows.new_tensor(weight, dtype=torch.float64)))
+        # how many observations the evidence counts: rows, or the sum of their weights
+        self.n_observed = float(self.misfit.over.total(torch.tensor(float(weight), dtype=torch.float64)))
         self._set_first_penalties()
         self.processes.spread([*model.parameters(), *model.buffers()])
 
@@ -186,7 +187,7 @@ class Problem:
 
     def _set_first_penalties(self) -> None:
         """Those that are searched for begin strong: from a smooth model the search comes down, from a rough one seldom up."""
-        first = first_penalties(self.misfit, self.n_samples)
+        first = first_penalties(self.misfit, self.n_observed)
         if self.searched.theta:
             self.theta_penalty = replace(self.theta_penalty, alpha=first.theta)
         if self.searched.head:

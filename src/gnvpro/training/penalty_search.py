@@ -136,7 +136,7 @@ class PenaltySearch:
         if before is None or made.chosen.log_evidence > before.chosen.log_evidence:
             self.best = made
             gain = math.inf if before is None else made.chosen.log_evidence - before.chosen.log_evidence
-            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_samples * len(W)
+            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_observed * len(W)
             self.over = (gain <= tolerance and self.failures == 0) or self._longest_step(made) < 1e-6
             self.reach, self.failures = min(2 * self.reach, REACH), 0
         else:
@@ -200,7 +200,7 @@ def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> R
     problem = problem.with_passes(Dense().pass_plan(problem)) if is_assembled(problem) else problem
     point = problem.reduced.start(theta, WarmStart(W))
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    found = evidence(point, joint_matrix(point), at, problem.n_samples)
+    found = evidence(point, joint_matrix(point), at, problem.n_observed)
     point.free()
     chosen = Chosen(at.theta, at.head, noise(point, found), found.gamma, found.log)
     return Round(at, theta, point.W, bound, chosen, found.targets)
@@ -211,7 +211,7 @@ def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
     problem = point.problem
     if not problem.misfit.identity_hessian:
         return ()
-    return tuple(float(v) for v in noise_by_target(point, found, problem.n_samples).sqrt())
+    return tuple(float(v) for v in noise_by_target(point, found, problem.n_observed).sqrt())
 
 
 def joint_matrix(point: ReducedPoint) -> JointMatrix:
@@ -227,7 +227,7 @@ def joint_matrix(point: ReducedPoint) -> JointMatrix:
 def is_assembled(problem: Problem) -> bool:
     """Whether the joint matrix is small enough, and the rows of the Jacobian can be had."""
     q, network = count_directions(problem), problem.network
-    rows = problem.n_samples * min(network.n_targets, network.n_features)
+    rows = problem.n_observed * min(network.n_targets, network.n_features)
     small_head = problem.misfit.identity_hessian or network.n_targets * (network.n_features + 1) <= DENSE_HEAD
     if q == 0:
         return small_head
