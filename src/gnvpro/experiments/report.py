@@ -10,6 +10,7 @@ import base64
 import html
 import json
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,25 +23,33 @@ from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
 from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, settings_of, standard
 from gnvpro.experiments.style import colour
 
+Titled = tuple[str, str, str]  # anchor, title and content of a section
 LONGEST = 400  # at most so many points of a curve on the page
 
 
-def write_report(directory: Path, out: Path) -> tuple[Path, list[str]]:
-    """Write the page and its figures; returns its path, and a sentence per run or figure that is left out."""
+TITLE = "Training with the last layer eliminated"
+INTRO = "Measured runs; where the paper has numbers for the same problem, they stand below ours in grey."
+
+
+def write_report(directory: Path, out: Path, more: Sequence[Titled] = ()) -> tuple[Path, list[str]]:
+    """Write the page and its figures; returns its path, and a sentence per run or figure that is left out.
+
+    `more` are sections made elsewhere: anchor, title and content of each.
+    """
     runs, problems = find(directory)
     out.mkdir(parents=True, exist_ok=True)
-    sections, data = [], {}
+    sections: list[Titled] = []
+    data = {}
     for name, group in by_experiment(runs).items():
         figures, undrawn = figures_of(name, group)
         problems += undrawn
         figures = [captioned for captioned in figures if saves(captioned, name, out, problems)]
         data[name] = [curve_data(run, group) for run in standard(group)]
-        sections.append(section(name, group, figures, out))
+        sections.append((name, EXPERIMENTS[name].title, section(name, group, figures, out)))
     solved, unsolved = equation_sections(directory, out)
-    sections += solved
     problems += unsolved
     page = own_file(out / "index.html")
-    page.write_text(fill(sections, data, problems), encoding="utf-8")
+    page.write_text(fill([*sections, *solved, *more], data, problems), encoding="utf-8")
     return page, problems
 
 
@@ -63,16 +72,20 @@ def own_file(path: Path) -> Path:
     return path
 
 
-def fill(sections: list[str], data: dict[str, Any], problems: list[str]) -> str:
+def fill(
+    sections: Sequence[Titled], data: dict[str, Any], problems: list[str], title: str = TITLE, intro: str = INTRO
+) -> str:
     """The page's text."""
     parts = {name: resources.files(__package__).joinpath("page", name).read_text() for name in PAGE_FILES}
     left_out = "".join(f"<li>{html.escape(problem)}</li>" for problem in problems)
     contents = {
         "STYLE": parts["report.css"],
         "SCRIPT": parts["report.js"],
-        "CONTENTS": "".join(f'<a href="#{name}">{html.escape(EXPERIMENTS[name].title)}</a>' for name in data),
+        "TITLE": html.escape(title),
+        "INTRO": html.escape(intro),
+        "CONTENTS": "".join(f'<a href="#{name}">{html.escape(text)}</a>' for name, text, _ in sections),
         "PROBLEMS": f'<div class="problems"><p>Left out:</p><ul>{left_out}</ul></div>' if problems else "",
-        "SECTIONS": "\n".join(sections),
+        "SECTIONS": "\n".join(content for _, _, content in sections),
         "DATA": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # so that no text in it can end the script
     }
     # at once: a mark that stands in some content is not one

@@ -91,13 +91,13 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         raise FileNotFoundError(f"there is no directory {directory}; give the directory that gnvpro run had as --out")
     runs, problems = [], []
     for path in sorted(directory.rglob(CONFIG)):
-        if is_equation(path):
+        if kind(path) is not None:
             continue
         try:
             runs.append(read(path.parent))
         except (ValueError, OSError) as error:
             problems.append(printable(f"{path.parent.relative_to(directory)}: {error}"))
-    if not runs and not (not problems and any(is_equation(path) for path in directory.rglob(CONFIG))):
+    if not runs and not (not problems and any(kind(path) for path in directory.rglob(CONFIG))):
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
     names = list(EXPERIMENTS)
@@ -105,13 +105,19 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
     return runs, problems
 
 
-def is_equation(path: Path) -> bool:
-    """Whether a configuration is of an equation, which `equations.report` shows."""
+def kind(path: Path) -> str | None:
+    """What a configuration is of, where it says so: "equation" (see `equations.report`) or "table" (see `gnvpro.tabular`)."""
     try:
         small = path.is_file() and path.stat().st_size <= MAX_FILE_BYTES  # nothing that would never end, such as a FIFO
-        return small and read_json(path).get("kind") == "equation"
+        found = read_json(path).get("kind") if small else None
     except (ValueError, OSError, RecursionError):
-        return False
+        return None
+    return found if found in ("equation", "table") else None
+
+
+def is_equation(path: Path) -> bool:
+    """Whether a configuration is of an equation."""
+    return kind(path) == "equation"
 
 
 def read(directory: Path) -> SavedRun:

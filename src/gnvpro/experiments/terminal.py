@@ -60,10 +60,23 @@ def results_table(results: list[dict[str, Any]]) -> None:
     _show(table)
 
 
+def table_scores(metrics: dict[str, Any]) -> None:
+    """Scores of a model of a table, and of others on the same rows."""
+    own = metrics.get("test", metrics["train"])
+    names = [name for name in own if not name.startswith("within")]
+    table = _table("held-out rows" if "test" in metrics else "rows trained on", "model", *names, "s")
+    for name, row in (("gnvpro", {**own, "seconds": metrics["seconds"]}), *metrics.get("baselines", {}).items()):
+        table.add_row(name, *(f"{row[each]:.4g}" for each in names), seconds(row["seconds"]))
+    _show(table)
+    if "within_1_std" in own:
+        shares = f"{own['within_1_std']:.0%} and {own['within_2_std']:.0%}"
+        print(f"within one and two predicted standard deviations: {shares} (68% and 95% would be exact)")
+
+
 def _table(title: str, *columns: str) -> Any:
     table = need("rich.table", "cli").Table(title=title or None, title_justify="left")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("experiment", "what", "method") else "right")
+        table.add_column(column, justify="left" if column in ("experiment", "what", "method", "model") else "right")
     return table
 
 

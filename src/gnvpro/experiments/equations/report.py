@@ -36,8 +36,8 @@ class SolvedRun:
         return str(self.metrics["method"])
 
 
-def equation_sections(directory: Path, out: Path) -> tuple[list[str], list[str]]:
-    """A section for each equation with finished runs below a directory, and a sentence for each run that is not whole."""
+def equation_sections(directory: Path, out: Path) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Anchor, title and section for each equation with finished runs, and a sentence for each run that is not whole."""
     groups: dict[str, list[SolvedRun]] = {}
     problems = []
     for path in filter(is_equation, sorted(directory.rglob(CONFIG))):
@@ -46,7 +46,11 @@ def equation_sections(directory: Path, out: Path) -> tuple[list[str], list[str]]
             groups.setdefault(str(run.metrics["experiment"]), []).append(run)
         except (ValueError, OSError, KeyError) as error:
             problems.append(f"{path.parent.relative_to(directory)}: {error}")
-    sections = [section(EQUATIONS[name], groups[name], out) for name in EQUATIONS if name in groups]
+    sections = [
+        (name, problem.title, section(problem, groups[name], out))
+        for name, problem in EQUATIONS.items()
+        if name in groups
+    ]
     return sections, problems
 
 

@@ -1,0 +1,5 @@
+"""`python -m gnvpro.cli`."""
+
+from gnvpro.cli import app
+
+app()

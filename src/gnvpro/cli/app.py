@@ -1,0 +1,67 @@
+"""What all commands share: the application, its version, and errors in one line."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import gnvpro
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train networks that end in a linear layer by eliminating that layer.",
+    epilog="A model of a table: gnvpro train data.csv --target y. The paper's experiments: gnvpro list.",
+)
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are kept; else GNVPRO_DATA, else the user's cache.")
+]
+
+
+def show_version(asked: bool) -> None:
+    """Print the versions and end."""
+    if asked:
+        typer.echo(f"gnvpro {gnvpro.__version__} (torch {version('torch')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train networks that end in a linear layer by eliminating that layer."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: after its checkpoint."""
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Report what the user can mend in one line; end with the customary status after Ctrl-C and SIGTERM."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        typer.echo(f"gnvpro: {text}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as interrupt:
+        typer.echo(f"gnvpro: {str(interrupt) or 'interrupted'}", err=True)
+        raise typer.Exit(128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,97 @@
+"""The paper's experiments and the report: list, run, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnvpro.cli.app import DataDir, app, one_line_errors
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """List the experiments, their methods and budgets."""
+    from gnvpro.experiments.terminal import catalogue_table
+
+    catalogue_table()
+
+
+@app.command("run")
+def run_experiment(
+    name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.")],
+    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. All if not given.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of data, weights and batches; may be repeated.")] = None,
+    work: Annotated[float | None, typer.Option(help="Another budget for each run, in work units.")] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs; keep finished ones.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Use the paper's settings and its Krylov solver.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
+    solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
+    theta_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on theta.")] = None,
+    head_penalty: Annotated[float | None, typer.Option(help="For tuning: the penalty on the head.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="For tuning: for ADAM and Nesterov.")] = None,
+    max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest dimension of a Krylov space.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Budget of each run of an equation, instead of its own.")
+    ] = None,
+) -> None:
+    """Train an experiment of the paper, or solve an equation, by each of its methods; published numbers beside ours."""
+    with one_line_errors():
+        from gnvpro.experiments.equations import EQUATIONS
+
+        if name in EQUATIONS:
+            from gnvpro.experiments.equations.methods import METHODS
+            from gnvpro.experiments.equations.run import EquationOrder, run_equation
+            from gnvpro.experiments.terminal import equations_table
+
+            asked = EquationOrder(
+                name, tuple(method or METHODS), tuple(seed or (0,)), seconds, out, resume=resume, overwrite=overwrite
+            )
+            equations_table(run_equation(asked, tell=typer.echo))
+            typer.echo(f"{out / name}; show it with: gnvpro report {out}")
+            return
+        from gnvpro.experiments.run import Order, run
+        from gnvpro.experiments.terminal import results_table
+
+        order = Order(
+            name,
+            tuple(method or ()),
+            tuple(seed or (0,)),
+            work,
+            data_dir,
+            out,
+            paper,
+            resume,
+            overwrite,
+            solver,
+            theta_penalty,
+            head_penalty,
+            learning_rate,
+            max_rank,
+        )
+        results = run(order, tell=typer.echo, progress=True)
+        results_table(results)
+        typer.echo(f"{out / name}; show it with: gnvpro report {out}")
+
+
+@app.command("report")
+def make_report(
+    directory: Annotated[
+        Path, typer.Argument(help="What gnvpro run or gnvpro train had as --out, or a directory above it.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page; DIRECTORY/report if not given.")] = None,
+) -> None:
+    """Write a page with figures from the runs saved in a directory."""
+    with one_line_errors():
+        from gnvpro.experiments.report import write_report
+        from gnvpro.tabular.page import table_sections
+
+        more, problems = table_sections(directory)
+        page, others = write_report(directory, out or directory / "report", more)
+        problems += others
+        for problem in problems:
+            typer.echo(f"left out: {problem}", err=True)
+        typer.echo(f"open {page.resolve().as_uri()}")

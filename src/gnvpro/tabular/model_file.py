@@ -1,0 +1,125 @@
+"""A fitted estimator as one safetensors file: weights, and in its header everything else that predicting takes.
+
+Nothing in the file is code: layers are named, and rebuilt from their names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnvpro.extras import need
+from gnvpro.files import replacing
+from gnvpro.objectives.posterior import HeadPosterior
+from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
+from gnvpro.sklearn.base import ACTIVATIONS, Standardize
+from gnvpro.tabular.read import Columns
+
+FORMAT = "gnvpro table model 1"
+Estimator = GNvproRegressor | GNvproClassifier
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A fitted estimator and the columns it takes."""
+
+    estimator: Estimator
+    columns: Columns
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the targets are classes."""
+        return isinstance(self.estimator, GNvproClassifier)
+
+
+def save(path: Path, model: TableModel) -> None:
+    """Write the model."""
+    estimator = model.estimator
+    tensors = {f"module.{name}": value for name, value in estimator.module_.state_dict().items()}
+    posterior = getattr(estimator, "_posterior", None)
+    tensors |= {f"posterior.{k}": factor for k, factor in enumerate(posterior.factors if posterior else ())}
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "layers": layers_of(estimator.module_),
+        "inputs": {name: list(values) for name, values in model.columns.inputs.items()},
+        "targets": list(model.columns.targets),
+        "classes": np.asarray(estimator.classes_).tolist() if isinstance(estimator, GNvproClassifier) else None,
+    }
+    if isinstance(estimator, GNvproRegressor):
+        tensors["noise_std"] = torch.as_tensor(np.asarray(estimator.noise_std_))
+    content = need("safetensors.torch", "tabular").save(
+        {name: value.detach().contiguous() for name, value in tensors.items()}, {"gnvpro": json.dumps(header)}
+    )
+    with replacing(path) as file:
+        file.write(content)
+
+
+def load(path: Path) -> TableModel:
+    """Read a model; a ValueError says what is wrong with the file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; gnvpro train writes it as OUT/model.safetensors")
+    try:
+        with need("safetensors", "tabular").safe_open(path, "pt") as file:
+            header = json.loads((file.metadata() or {}).get("gnvpro", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except ImportError:
+        raise
+    except Exception as error:  # safetensors has an exception of its own
+        raise ValueError(f"{path} is no safetensors file ({error}); give one that gnvpro train wrote") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} holds weights, but no model of a table; give one that gnvpro train wrote")
+    return rebuilt(header, tensors)
+
+
+def rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> TableModel:
+    """The estimator as it was after `fit`."""
+    module = module_of(header["layers"])
+    module.load_state_dict(
+        {name.removeprefix("module."): value for name, value in tensors.items() if name.startswith("module.")}
+    )
+    columns = Columns({name: tuple(values) for name, values in header["inputs"].items()}, tuple(header["targets"]))
+    factors = tuple(tensors[f"posterior.{k}"] for k in range(sum(name.startswith("posterior.") for name in tensors)))
+    estimator: Any = GNvproRegressor() if header["classes"] is None else GNvproClassifier()
+    estimator.module_ = module.eval()
+    estimator.n_features_in_ = len(columns.encoded)
+    estimator._posterior = HeadPosterior(factors) if factors else None
+    if header["classes"] is None:
+        estimator.noise_std_ = tensors["noise_std"].numpy()
+        estimator._flat = len(columns.targets) == 1
+    else:
+        estimator.classes_ = np.asarray(header["classes"])
+    return TableModel(estimator, columns)
+
+
+def layers_of(module: nn.Module) -> Any:
+    """The architecture as lists and names."""
+    if isinstance(module, nn.Sequential):
+        return [[name, layers_of(part)] for name, part in module.named_children()]
+    if isinstance(module, nn.Linear):
+        return {"linear": [module.in_features, module.out_features]}
+    if isinstance(module, Standardize):
+        return {"standardize": len(module.mean)}
+    for name, activation in ACTIVATIONS.items():
+        if type(module) is activation:
+            return {"activation": name}
+    raise TypeError(f"a layer {type(module).__name__} cannot be written into the file of a table model")
+
+
+def module_of(layers: Any) -> nn.Module:
+    """The architecture rebuilt, with any weights."""
+    if isinstance(layers, list):
+        return nn.Sequential(OrderedDict((name, module_of(part)) for name, part in layers))
+    if "linear" in layers:
+        n_inputs, n_outputs = layers["linear"]
+        return nn.Linear(n_inputs, n_outputs, dtype=torch.float64)
+    if "standardize" in layers:
+        zeros = np.zeros(layers["standardize"])
+        return Standardize(zeros, zeros + 1)
+    return ACTIVATIONS[layers["activation"]]()

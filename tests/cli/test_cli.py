@@ -1,0 +1,39 @@
+"""The command line as a whole: version, help, completion, and advice where a library is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import gnvpro
+from gnvpro.cli import app
+
+
+def test_the_version_is_told():
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0
+    assert done.output.startswith(f"gnvpro {gnvpro.__version__} (torch ")
+
+
+def test_every_command_has_help_and_so_has_every_option():
+    for command in ([], ["train"], ["predict"], ["run"], ["report"], ["list"], ["data", "cdr"], ["data", "dcr"]):
+        done = CliRunner().invoke(app, [*command, "--help"])
+        assert done.exit_code == 0
+        assert "Usage" in done.output
+
+
+def test_a_shell_can_complete_commands():
+    done = CliRunner().invoke(app, ["--help"])
+    assert "--install-completion" in done.output
+
+
+@pytest.mark.slow
+def test_a_missing_typer_is_asked_for_in_one_line():
+    script = "import sys; sys.modules['typer'] = None\nimport gnvpro.cli"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'rich>=" in done.stderr
+    assert "Traceback" not in done.stderr
