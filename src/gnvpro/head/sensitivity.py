@@ -23,7 +23,7 @@ Legend: J_theta w -> head_jacobian, J_theta G_red -> output_jacobian @ feature J
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -32,6 +32,7 @@ from torch import Tensor
 from gnvpro.head.eliminator import HeadFit
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.linalg.rows import Chunk, parts
 from gnvpro.problem.misfit import Misfit
 
 
@@ -44,6 +45,11 @@ class HeadSensitivity:
     misfit: Misfit
     fit: HeadFit
     head_penalty: float
+
+    def on(self, chunk: Chunk) -> HeadSensitivity:
+        """Of a chunk of samples that are not held."""
+        Z, misfit, outputs = parts((self.Z, self.misfit.pieces, self.fit.outputs), chunk)
+        return replace(self, Z=Z, misfit=misfit, fit=replace(self.fit, outputs=outputs))
 
     @cached_property
     def G(self) -> Tensor:

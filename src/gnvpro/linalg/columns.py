@@ -31,6 +31,11 @@ def matmul_small(A: Tensor, M: Tensor, row: Tensor | None = None) -> Tensor:
     return (M.T @ A.T if row is None else torch.addmm(row[:, None], M.T, A.T)).T
 
 
+def weighted_squares(A: Tensor, weights: Tensor) -> Tensor:
+    """A' diag(w) A for every column w of the weights, (columns of w, columns of A, columns of A)."""
+    return torch.stack([(w[:, None] * A).T @ A for w in weights.T])
+
+
 def stack_rows(parts: Sequence[Tensor]) -> Tensor:
     """The parts one above the other; a single part as it is."""
     return parts[0] if len(parts) == 1 else torch.cat([part.T for part in parts], 1).T

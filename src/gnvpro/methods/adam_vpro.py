@@ -34,6 +34,7 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
 from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import sum_of_squares
 from gnvpro.problem.penalties import ridge
 from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
 from gnvpro.stochastic.learning_rate import TRIALS, UNTRIED, WARM_UP, cosine, find_rate, score_of
@@ -227,7 +228,7 @@ class RunningAdamVPro:
         linearization = network.linearize(theta, inputs, self._passes, problem.meter, misfit.over)
         with problem.meter.inner_clock():
             Z = append_bias_column(linearization.features, network.bias)
-            if not torch.isfinite(misfit.over.total(Z.square().sum())):
+            if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):
                 return None
             fit = self.settings.batch_head.fit(Z, misfit, problem.head_penalty, self._memory, share)
         self._memory = fit.memory
@@ -249,7 +250,7 @@ class RunningAdamVPro:
         """
         problem, theta, near = self.problem, self._theta(), self.point.W
         Z = self._features(theta)
-        if not torch.isfinite(problem.misfit.over.total(Z.square().sum())):
+        if not torch.isfinite(problem.misfit.over.sum(sum_of_squares, Z)):
             return None
         with problem.meter.inner_clock():
             if problem.misfit.identity_hessian or self._is_over:

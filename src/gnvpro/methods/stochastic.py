@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.methods.protocol import Budget, Method, Running, Start, State, detached_copy
 from gnvpro.minimize.status import Status
@@ -181,7 +182,7 @@ class RunningStochastic:
         theta = network.join({k: v.detach() for k, v in self._parameters.items()})
         W = network.join_head({k: v.detach() for k, v in self._head.items()})
         features = network.features(theta, problem.inputs, problem.passes)
-        outputs = append_bias_column(features, network.bias) @ W.T
+        outputs = matmul_small(append_bias_column(features, network.bias), W.T)
         misfit = problem.misfit.value(outputs)
         value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
         return Model(theta, W, outputs, value, misfit)

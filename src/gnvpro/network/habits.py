@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gnvpro.network.derivatives.substitutes import Substituted
 from gnvpro.network.evaluation import is_compiled
-from gnvpro.samples.several import Batch, tensors_of
+from gnvpro.samples.several import Batch, Inputs, tensors_of
 
 MODULE_INTERNALS = frozenset(vars(nn.Module()))
 
@@ -126,7 +126,7 @@ def restored(model: nn.Module) -> Iterator[Snapshot]:
             before.restore()
 
 
-def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Any], Tensor], inputs: Batch) -> Habits:
+def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Any], Tensor], inputs: Inputs) -> Habits:
     """Run the features of a few samples twice; what cannot be trained is a ValueError that says what to do.
 
     The model is left as it is found; `run` computes the features, samples first, at given parameters.
@@ -173,7 +173,7 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Any], Tensor
     return Habits(writes_inputs, tuple(buffers), tuple(attributes), is_compiled(model))
 
 
-def _random_states(inputs: Batch) -> list[Tensor]:
+def _random_states(inputs: Inputs) -> list[Tensor]:
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(inputs.device)] if inputs.device.type == "cuda" else states
 

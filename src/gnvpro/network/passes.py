@@ -7,7 +7,8 @@ A budget of M bytes goes to the chunk that a pass is at, up to a quarter of it, 
 
 Whether a chunk is kept changes no bit of any result, only the seconds. Its size changes the order of sums, so results
 change by rounding error: a `PassPlan` is decided once for a problem and its solver, and handed down. Both numbers of bytes
-are measured: see `gnvpro.network.memory`.
+are measured: see `gnvpro.network.memory`. Samples that are not held (`gnvpro.samples`) come in smaller chunks, none of which
+is kept.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import stack_rows
+from gnvpro.linalg.rows import Rows as LazyRows
+from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.memory import Footprint
 from gnvpro.network.work import WorkMeter
-from gnvpro.samples.several import Batch, entries_per_sample, shapes_of
+from gnvpro.samples.several import Batch, Inputs, Streamed, entries_per_sample, shapes_of
 
 CACHED_NUMBERS = 300_000  # of images in a chunk: as many as leave their activations in the cache's reach
+STREAMED_BYTES = 40_000_000  # of a chunk of samples that are not held
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,19 @@ class PassPlan:
     kept: float = inf  # chunks that stay linearised, the first ones
 
     @staticmethod
-    def within(memory: float, footprint: Footprint, inputs: Batch, most: float = inf) -> PassPlan:
+    def within(memory: float, footprint: Footprint, inputs: Inputs, most: float = inf) -> PassPlan:
         """Chunks that fit into so many bytes, of at most so many samples; never fewer than one, however large that is.
 
         A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
         """
         if any(len(shape) > 1 for shape in shapes_of(inputs)):
             most = min(most, max(1, CACHED_NUMBERS // max(1, entries_per_sample(inputs))))
+        if isinstance(inputs, Streamed):
+            most = min(most, max(1, STREAMED_BYTES // max(1, footprint.peak)))
         fits = max(1.0, memory / 4 / footprint.peak) if footprint.peak else inf
         size = int(max(1, min(len(inputs), most, fits)))
+        if isinstance(inputs, Streamed):
+            return PassPlan(size, 0.0)
         room = memory - size * footprint.peak
         kept = max(0.0, room // (size * footprint.held)) if footprint.held else inf
         return PassPlan(size, kept)
@@ -87,6 +95,39 @@ class Chunks:
     def free(self) -> None:
         """Keep nothing until asked again."""
         self._kept.clear()
+
+
+def linearize_stream(
+    make: Callable[[Any], FeatureLinearization],
+    run: Callable[[Any], Tensor],
+    shape: tuple[int, int],
+    samples: Streamed,
+    meter: WorkMeter,
+    over: SampleSum,
+    dtype: torch.dtype,
+) -> FeatureLinearization:
+    """The linearisation of samples that are not held: every pass makes what it needs of each chunk again."""
+    n, device = over.count(len(samples)), samples.device
+    linear = LazyRows(lambda chunk: make(chunk.data.inputs), shape, device)
+    # a forward pass alone where nothing else is asked for
+    features = LazyRows(
+        lambda chunk: linear.on(chunk).features if linear in chunk.known else run(chunk.data.inputs), shape, device
+    )
+    meter.count(n)
+
+    def jvp(d_theta: Tensor) -> Any:
+        meter.count(n)
+        return rowwise(lambda part: part.jvp(d_theta).to(torch.float64), linear)
+
+    def vjp(d_features: Any) -> Tensor:
+        meter.count(n)
+        meter.made_again += n
+        return over.sum(lambda part, d: part.vjp(d.to(dtype)), linear, d_features)
+
+    def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
+        raise AssertionError("rows of the Jacobian are made chunk by chunk: see FeatureLinearization.parts")
+
+    return FeatureLinearization(features, jvp, vjp, jacobian, parts=linear)  # type: ignore[arg-type]  # rows of features
 
 
 @dataclass(frozen=True)

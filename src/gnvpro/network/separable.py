@@ -33,9 +33,17 @@ from gnvpro.network.evaluation import evaluating
 from gnvpro.network.find_head import HeadLocation, find_head
 from gnvpro.network.habits import Habits, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
-from gnvpro.network.passes import Chunks, FeaturesLike, PassPlan, chunks_of, linearize_chunks
+from gnvpro.network.passes import (
+    STREAMED_BYTES,
+    Chunks,
+    FeaturesLike,
+    PassPlan,
+    chunks_of,
+    linearize_chunks,
+    linearize_stream,
+)
 from gnvpro.network.work import WorkMeter
-from gnvpro.samples.several import Batch, arguments_of, entries_per_sample, shapes_of
+from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, entries_per_sample, shapes_of
 
 GENEROUS_NUMBERS = 30  # that a sample may leave behind for each input, unit and feature without being measured
 EVERY_SAMPLE = SampleSum()
@@ -63,7 +71,7 @@ class SeparableNetwork:
         self._footprints: dict[tuple[object, int], Footprint] = {}
 
     @staticmethod
-    def of(model: nn.Module, inputs: Batch, head: str | None = None) -> SeparableNetwork:
+    def of(model: nn.Module, inputs: Inputs, head: str | None = None) -> SeparableNetwork:
         """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
         with evaluating(model):
             with restored(model):
@@ -181,18 +189,22 @@ class SeparableNetwork:
 
     # -- passes
 
-    def features(self, theta: Tensor, inputs: Batch, passes: PassPlan) -> Tensor:
+    def features(self, theta: Tensor, inputs: Inputs, passes: PassPlan) -> Tensor:
         """Features without derivatives, not counted as work: for validation and prediction."""
         params = self.split(theta)
+        if isinstance(inputs, Streamed):
+            return self._stream(params, inputs, WorkMeter(1), EVERY_SAMPLE).features
         with torch.no_grad():
             parts = [self.rows(self._run(params, part)) for part in chunks_of(inputs, passes)]
             return torch.cat(parts or [self._like.none()])
 
     def linearize(
-        self, theta: Tensor, inputs: Batch, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
+        self, theta: Tensor, inputs: Inputs, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
     ) -> FeatureLinearization:
         """Features and their Jacobian: one forward pass, of which as much is kept as the plan says."""
         params = self.split(theta)
+        if isinstance(inputs, Streamed):
+            return self._stream(params, inputs, meter, over)
         parts = chunks_of(inputs, passes)
         chunks = Chunks(lambda part: self._linearize_chunk(params, part), parts, passes.kept, meter)
         return linearize_chunks(chunks, over, self._like)
@@ -201,13 +213,26 @@ class SeparableNetwork:
     def _like(self) -> FeaturesLike:
         return FeaturesLike(self.n_features, self.n_theta, self.dtype, self.location.head.weight.device)
 
+    def _stream(
+        self, params: dict[str, Tensor], inputs: Streamed, meter: WorkMeter, over: SampleSum
+    ) -> FeatureLinearization:
+        def make(part: Batch) -> FeatureLinearization:
+            return self._linearize_chunk(params, part)
+
+        def run(part: Batch) -> Tensor:
+            with torch.no_grad():
+                return self.rows(self._run(params, part))
+
+        rows = len(inputs) * (prod(self.location.output_shape) // self.n_targets)
+        return linearize_stream(make, run, (rows, self.n_features), inputs, meter, over, self.dtype)
+
     # -- memory
 
-    def pass_plan(self, inputs: Batch, memory: float, most: float = inf) -> PassPlan:
+    def pass_plan(self, inputs: Inputs, memory: float, most: float = inf) -> PassPlan:
         """How passes go through these inputs within so many bytes, at most so many samples at a time."""
         return PassPlan.within(memory, self.footprint(inputs, memory), inputs, most)
 
-    def footprint(self, inputs: Batch, memory: float, seeds: int = 0) -> Footprint:
+    def footprint(self, inputs: Inputs, memory: float, seeds: int = 0) -> Footprint:
         """Bytes per sample; zero (not measured) if even a generous bound fits into a quarter of the memory.
 
         Measuring takes longer than training does where the problem is small.
@@ -215,11 +240,13 @@ class SeparableNetwork:
         numbers = (
             GENEROUS_NUMBERS * (entries_per_sample(inputs) + self._units + self.n_features) + 2 * seeds * self.n_theta
         )
+        if isinstance(inputs, Streamed):
+            memory = min(memory, 4 * STREAMED_BYTES)
         if isinf(memory) or 8 * numbers * len(inputs) <= memory / 4:
             return Footprint(0.0, 0.0)
         return self.measured(inputs, seeds)
 
-    def measured(self, inputs: Batch, seeds: int = 0) -> Footprint:
+    def measured(self, inputs: Inputs, seeds: int = 0) -> Footprint:
         """Bytes per sample held by a linearisation, and the peak while passes run.
 
         The passes are one in each direction or, given seeds, so many backward passes for each sample at once.
@@ -237,10 +264,10 @@ class SeparableNetwork:
 
         key = (shapes_of(inputs), seeds)
         if key not in self._footprints:
-            self._footprints[key] = footprint(passes, inputs)
+            self._footprints[key] = footprint(passes, inputs[:4])
         return self._footprints[key]
 
-    def why_no_products(self, inputs: Batch) -> str | None:
+    def why_no_products(self, inputs: Inputs) -> str | None:
         """Why products with the Jacobian and its transpose cannot be computed; None where they can."""
         if not self.n_theta:
             return None
@@ -254,7 +281,7 @@ class SeparableNetwork:
             return f"torch cannot differentiate the model twice ({_first_line(error)})"
         return None
 
-    def why_no_jacobian(self, inputs: Batch) -> str | None:
+    def why_no_jacobian(self, inputs: Inputs) -> str | None:
         """Why the Jacobian of every sample cannot be computed; None where it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"

@@ -17,7 +17,7 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.problem.losses import Loss, prepare_targets
 from gnvpro.problem.penalties import Tikhonov
-from gnvpro.samples.several import Batch, Several, description
+from gnvpro.samples.several import Batch, Inputs, Several, description
 from gnvpro.samples.tables import is_series, is_several, numeric
 
 MAX_TARGET = 1e50  # whose sixth power, as in g' H g of least squares, is finite
@@ -70,24 +70,31 @@ def check_model(model: object) -> nn.Module:
     return model
 
 
-def check_inputs(name: str, inputs: Any, model: nn.Module, may_be_empty: bool = False) -> Batch:
-    """Inputs, samples first, in the model's dtype and on its device: a tensor, or several."""
-    batch = _check_inputs(name, inputs, model)
+def check_inputs(
+    name: str, inputs: Any, model: nn.Module, may_be_empty: bool = False, first: int = 0, finite: bool = True
+) -> Batch:
+    """Inputs, samples first, in the model's dtype and on its device: a tensor, or several.
+
+    They are numbered from `first` on in messages; whether they are finite need not be checked again.
+    """
+    batch = _check_inputs(name, inputs, model, first, finite)
     if not len(batch) and not may_be_empty:  # one of several processes may have none
         raise ValueError(f"{name} is empty: it has no samples")
     return batch
 
 
-def _check_inputs(name: str, inputs: Any, model: nn.Module) -> Batch:
+def _check_inputs(name: str, inputs: Any, model: nn.Module, first: int, finite: bool) -> Batch:
+    if isinstance(inputs, Several):
+        inputs = inputs.named or inputs.positional
     if isinstance(inputs, Mapping):
         if not inputs or not all(isinstance(key, str) for key in inputs):
             raise TypeError(
                 f"{name} given as a dictionary must name the model's arguments, got the keys {list(inputs)}"
             )
-        several = Several((), {key: _checked(f"{name}[{key!r}]", value, model) for key, value in inputs.items()})
-        return _same_length(name, several)
+        named = {key: _checked(f"{name}[{key!r}]", value, model, first, finite) for key, value in inputs.items()}
+        return _same_length(name, Several((), named))
     if is_several(inputs):
-        parts = tuple(_checked(f"{name}[{i}]", value, model) for i, value in enumerate(inputs))
+        parts = tuple(_checked(f"{name}[{i}]", value, model, first, finite) for i, value in enumerate(inputs))
         return _same_length(name, Several(parts)) if len(parts) > 1 else parts[0]
     tensor = _as_tensor(name, inputs)
     if tensor.ndim == 1 and is_series(inputs):
@@ -96,7 +103,7 @@ def _check_inputs(name: str, inputs: Any, model: nn.Module) -> Batch:
         raise ValueError(
             f"{name} must have shape (samples, ...), got {tuple(tensor.shape)}; one column: inputs[:, None]"
         )
-    return _checked(name, tensor, model)
+    return _checked(name, tensor, model, first, finite)
 
 
 def _same_length(name: str, several: Several) -> Several:
@@ -109,7 +116,7 @@ def _same_length(name: str, several: Several) -> Several:
     return several
 
 
-def _checked(name: str, inputs: object, model: nn.Module) -> Tensor:
+def _checked(name: str, inputs: object, model: nn.Module, start: int, finite: bool) -> Tensor:
     """One of the inputs."""
     tensor = _as_tensor(name, inputs)
     if tensor.ndim == 0:
@@ -127,12 +134,21 @@ def _checked(name: str, inputs: object, model: nn.Module) -> Tensor:
             )
         if tensor.is_floating_point():
             tensor = tensor.to(first.dtype)
-    _check_finite(name, tensor)
+    if finite:
+        _check_finite(name, tensor, start)
     return tensor
 
 
 def check_sample_weight(name: str, weights: object, inputs: Batch, may_be_zero: bool = False) -> Tensor | None:
     """A number that is not negative for each sample, some of them positive; None where samples count the same."""
+    tensor = check_weights(name, weights, inputs)
+    if tensor is not None and not tensor.any() and not may_be_zero:
+        raise ValueError(f"{name} is zero for every sample: there is nothing to train on")
+    return tensor
+
+
+def check_weights(name: str, weights: object, inputs: Batch, first: int = 0) -> Tensor | None:
+    """A number that is not negative for each sample."""
     if weights is None:
         return None
     tensor = _as_tensor(name, weights)
@@ -140,17 +156,17 @@ def check_sample_weight(name: str, weights: object, inputs: Batch, may_be_zero: 
         raise ValueError(f"{name} must have shape ({len(inputs)},), one per sample, got {tuple(tensor.shape)}")
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
-    _check_finite(name, tensor)
+    _check_finite(name, tensor, first)
     tensor = tensor.to(inputs.device, torch.float64)
     if (tensor < 0).any():
         sample = int((tensor < 0).nonzero()[0])
-        raise ValueError(f"{name} must not be negative, got {tensor[sample].item():g} for sample {sample}")
-    if not tensor.any() and not may_be_zero:
-        raise ValueError(f"{name} is zero for every sample: there is nothing to train on")
+        raise ValueError(f"{name} must not be negative, got {tensor[sample].item():g} for sample {first + sample}")
     return tensor
 
 
-def check_targets(name: str, targets: object, inputs: Batch, network: SeparableNetwork, loss: Loss) -> Tensor:
+def check_targets(
+    name: str, targets: object, inputs: Batch, network: SeparableNetwork, loss: Loss, first: int = 0
+) -> Tensor:
     """Targets in the form the loss wants, one row for each output row."""
     tensor = _as_tensor(name, targets)
     if tensor.ndim == 0 or tensor.shape[0] == 0 < len(inputs):
@@ -163,7 +179,7 @@ def check_targets(name: str, targets: object, inputs: Batch, network: SeparableN
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     if tensor.shape[0] == 0:  # of one of several processes
         return torch.zeros((0, network.n_targets), dtype=torch.float64, device=inputs.device)
-    _check_finite(name, tensor)
+    _check_finite(name, tensor, first)
     _check_shape(name, tensor, network.location)
     try:
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
@@ -186,7 +202,7 @@ def check_validation(validation: object) -> tuple[object, object, object]:
     return validation[0], validation[1], validation[2] if len(validation) == 3 else None
 
 
-def check_runs(name: str, inputs: Batch, network: SeparableNetwork) -> None:
+def check_runs(name: str, inputs: Inputs, network: SeparableNetwork) -> None:
     """Whether the model takes these inputs, tried on a few samples."""
     try:
         network.features(network.theta(), inputs[:2], PassPlan(2))
@@ -208,13 +224,13 @@ def _as_tensor(name: str, value: Any) -> Tensor:
         raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__} ({error})") from None
 
 
-def _check_finite(name: str, tensor: Tensor) -> None:
+def _check_finite(name: str, tensor: Tensor, first: int) -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
         return
     bad = ~torch.isfinite(tensor)
     if bad.any():
         sample = int(bad.reshape(bad.shape[0], -1).any(1).nonzero()[0])
-        raise ValueError(f"{name} holds NaN or infinity, first in sample {sample}; remove or fill such samples")
+        raise ValueError(f"{name} holds NaN or infinity, first in sample {first + sample}; remove or fill such samples")
 
 
 def _check_shape(name: str, targets: Tensor, location: HeadLocation) -> None:

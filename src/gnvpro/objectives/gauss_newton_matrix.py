@@ -31,6 +31,7 @@ from torch import Tensor
 
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.columns import matmul_small
+from gnvpro.linalg.sums import ChunkedSum
 from gnvpro.network.derivatives.blocks import Blocks, add_square
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.subspace import Subspace
@@ -154,23 +155,38 @@ class MatrixBuilder:
     def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
         """The matrix and the gradient at a point."""
         local, network, full = point.sensitivity, point.linearization, self.residual_term
-        sums = _Accumulator(self.subspace, curvature_root(local.misfit, local.fit.outputs, local.W), local)
-        rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
-        keep = 8 * self.subspace.count * rows * sums.root.seeds.shape[0] * (2 if full else 1) <= self.kept_bytes
-        kept = []
-        for chunk in sums.whole(network) if full else sums.projected(network):
-            sums.add(chunk)
-            if keep:
-                kept.append(chunk)
-            del chunk  # before the next one is made
+        sums = _Accumulator(self.subspace, local)
+        kept: list[Chunk] | None = None
+        root: Root | None = None
+        if network.parts is None:
+            piece = _Piece(sums, local, network)
+            rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
+            bytes_kept = 8 * self.subspace.count * rows * len(piece.root.seeds) * (2 if full else 1)
+            root, kept = piece.root, [] if bytes_kept <= self.kept_bytes else None
+            piece.add(full, kept)
+        else:
+            self._add_chunks(point, sums)
         if full or local.misfit.identity_hessian:
             gradient = self.subspace.expand(self.subspace.scale * local.misfit.over.total(sums.gradient))
         else:
             gradient = network.vjp(local.feature_gradient())
         gradient = gradient + point.problem.theta_penalty.hessian_mv(point.x)
         matrix = sums.matrix().add_(self.penalty)
-        pull_back = sums.pull_back(kept if keep else None, network, full)
+        pull_back = sums.pull_back(kept, root, network, full)
         return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull_back)
+
+    def _add_chunks(self, point: ReducedPoint, sums: _Accumulator) -> None:
+        """One pass over samples that are not held."""
+        local, seeds = point.sensitivity, 0
+        assert isinstance(local.misfit.over, ChunkedSum)
+        for chunk in local.misfit.over.chunks():
+            linear = point.linearization.parts.on(chunk)  # before the features, which come with it
+            piece = _Piece(sums, local.on(chunk), linear)
+            piece.add(self.residual_term, None)
+            seeds = local.n_features if self.residual_term else len(piece.root.seeds)
+            del chunk, linear, piece  # before the next one is read
+        problem = point.problem
+        problem.meter.count(problem.n_samples, seeds)
 
 
 def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor]:
@@ -196,60 +212,21 @@ class Chunk:
 
 
 class _Accumulator:
-    """What is summed over chunks."""
+    """What is summed over samples."""
 
-    def __init__(self, subspace: Subspace, root: Root, local: HeadSensitivity) -> None:
-        self.subspace, self.root, self.local = subspace, root, local
-        q, G, every = subspace.count, local.G, local.misfit.over
+    def __init__(self, subspace: Subspace, local: HeadSensitivity) -> None:
+        self.subspace, self.local = subspace, local
+        q = subspace.count
         self.square = local.Z.new_zeros((q, q))  # its lower triangle
         self.gradient = local.Z.new_zeros(q)
-        self.head_coupling = local.Z.new_zeros((q, root.coupled_rows, local.Z.shape[1]))
+        self.head_coupling: Tensor | None = None
         self.residual_coupling: Tensor | None = None
-        # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed. Other
-        # processes have another Q.
-        if local.misfit.identity_hessian and G.shape[1] > G.shape[0] and every.processes.alone:
-            G = torch.linalg.qr(G.T).R.T
-        self.G = G
-
-    def projected(self, network: FeatureLinearization) -> Iterator[Chunk]:
-        """Chunks of R J, from m seeds."""
-        for rows, jacobians in network.jacobian(self.root.seeds):
-            yield self._projected(rows, jacobians)
-            del jacobians
-
-    def _projected(self, rows: slice, jacobians: Rows) -> Chunk:
-        J = self.subspace.gather(jacobians, self.square)
-        if self.local.misfit.identity_hessian:
-            cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
-            self.gradient += J.times(cotangent)
-        return Chunk(rows, J, None)
-
-    def whole(self, network: FeatureLinearization) -> Iterator[Chunk]:
-        """Chunks of J, from a seed for every feature."""
-        f, n = self.local.n_features, self.local.Z.shape[0]
-        self.residual_coupling = self.square.new_zeros((self.subspace.count, f, self.G.shape[1]))
-        seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
-        cotangent = self.local.feature_gradient()
-        for rows, jacobians in network.jacobian(seeds):
-            yield self._whole(rows, jacobians, cotangent[rows])
-            del jacobians
-
-    def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
-        J = self.subspace.gather(jacobians, self.square)
-        self.gradient += J.times(cotangent)
-        assert self.residual_coupling is not None
-        self.residual_coupling += J.sum_with(self.G[rows])
-        return Chunk(rows, J.reseed(self.root.seeds[:, rows]), J)
-
-    def add(self, chunk: Chunk) -> None:
-        """Add a chunk's share to the sums."""
-        chunk.projected.add_square(self.square)
-        self.head_coupling += self.root.couple(chunk.projected, self.local.Z, chunk.rows)
 
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""
         total = self.local.misfit.over.total
         A, scale = total(self.square), self.subspace.scale
+        assert self.head_coupling is not None
         S1, S2 = total(self.head_coupling), self.residual_coupling
         padding = (0, S1.shape[2] - self.local.n_features)
         self._add_couplings(A, S1, None if S2 is None else torch.nn.functional.pad(total(S2).mT, padding))
@@ -276,16 +253,20 @@ class _Accumulator:
         """The same for an inverse that is not exact: dW = -inv(S1 + S2), and nothing cancels."""
         local = self.local
         dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
-        hessian, inner = local.misfit.hessian(local.fit.outputs), local.misfit.over.inner
-        bent = torch.stack([inner(hessian(matmul_small(local.Z, D.T)), local.Z) + local.head_penalty * D for D in dW])
+
+        def bend(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
+            hessian = misfit.hessian(outputs)
+            return torch.stack([hessian(matmul_small(Z, D.T)).T @ Z for D in dW])
+
+        bent = local.misfit.over.sum(bend, local.Z, local.misfit.pieces, local.fit.outputs) + local.head_penalty * dW
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
 
     def pull_back(
-        self, kept: list[Chunk] | None, network: FeatureLinearization, full: bool
+        self, kept: list[Chunk] | None, root: Root | None, network: FeatureLinearization, full: bool
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
-        local, root, subspace = self.local, self.root, self.subspace
+        local, subspace = self.local, self.subspace
 
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
             hessian = local.misfit.hessian(local.fit.outputs)
@@ -294,7 +275,7 @@ class _Accumulator:
             )
             d_outputs = d_outputs - matmul_small(local.Z, D.T)
             residual = matmul_small(local.G, D[:, : local.n_features])
-            if kept is None:
+            if kept is None or root is None:
                 return network.vjp(matmul_small(hessian(d_outputs), local.W) - (residual if full else 0.0))
             c = root.transposed(d_outputs)
             y = torch.zeros_like(self.gradient)
@@ -305,3 +286,60 @@ class _Accumulator:
             return subspace.expand(subspace.scale * local.misfit.over.total(y))
 
         return pull
+
+
+class _Piece:
+    """Samples that are held, all of them or a chunk, whose share is added to the sums."""
+
+    def __init__(self, sums: _Accumulator, local: HeadSensitivity, network: FeatureLinearization) -> None:
+        self.sums, self.local, self.network, self.subspace = sums, local, network, sums.subspace
+        self.root = curvature_root(local.misfit, local.fit.outputs, local.W)
+        q, G = sums.subspace.count, local.G
+        # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed. Other
+        # processes, and other chunks, have another Q.
+        alone = local is sums.local and local.misfit.over.processes.alone
+        narrow = local.misfit.identity_hessian and G.shape[1] > G.shape[0] and alone
+        self.G = torch.linalg.qr(G.T).R.T if narrow else G
+        if sums.head_coupling is None:
+            sums.head_coupling = local.Z.new_zeros((q, self.root.coupled_rows, local.Z.shape[1]))
+
+    def add(self, full: bool, kept: list[Chunk] | None) -> None:
+        """Add all samples; the rows of their Jacobian are kept where there is a list for them."""
+        for chunk in self.whole() if full else self.projected():
+            chunk.projected.add_square(self.sums.square)
+            assert self.sums.head_coupling is not None
+            self.sums.head_coupling += self.root.couple(chunk.projected, self.local.Z, chunk.rows)
+            if kept is not None:
+                kept.append(chunk)
+            del chunk  # before the next one is made
+
+    def projected(self) -> Iterator[Chunk]:
+        """Chunks of R J, from m seeds."""
+        for rows, jacobians in self.network.jacobian(self.root.seeds):
+            yield self._projected(rows, jacobians)
+            del jacobians
+
+    def _projected(self, rows: slice, jacobians: Rows) -> Chunk:
+        J = self.subspace.gather(jacobians, self.sums.square)
+        if self.local.misfit.identity_hessian:
+            cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
+            self.sums.gradient += J.times(cotangent)
+        return Chunk(rows, J, None)
+
+    def whole(self) -> Iterator[Chunk]:
+        """Chunks of J, from a seed for every feature."""
+        f, n, sums = self.local.n_features, self.local.Z.shape[0], self.sums
+        if sums.residual_coupling is None:
+            sums.residual_coupling = sums.square.new_zeros((self.subspace.count, f, self.G.shape[1]))
+        seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
+        cotangent = self.local.feature_gradient()
+        for rows, jacobians in self.network.jacobian(seeds):
+            yield self._whole(rows, jacobians, cotangent[rows])
+            del jacobians
+
+    def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
+        J = self.subspace.gather(jacobians, self.sums.square)
+        self.sums.gradient += J.times(cotangent)
+        assert self.sums.residual_coupling is not None
+        self.sums.residual_coupling += J.sum_with(self.G[rows])
+        return Chunk(rows, J.reseed(self.root.seeds[:, rows]), J)

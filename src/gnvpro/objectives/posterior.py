@@ -29,6 +29,8 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.cholesky import damped_cholesky
+from gnvpro.linalg.columns import weighted_squares
+from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.krylov import arnoldi
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.misfit import Misfit
@@ -50,15 +52,10 @@ class HeadPosterior:
 def head_posterior(Z: Tensor, misfit: Misfit, outputs: Tensor, head_penalty: float, n_samples: float) -> HeadPosterior:
     """The posterior of a head at the minimum of the inner problem."""
     blocks = 1 if misfit.identity_hessian else outputs.shape[1]
-    apply = misfit.hessian(outputs)
-    factors = []
-    for k in range(blocks):
-        unit = torch.zeros_like(outputs)
-        unit[:, k] = 1.0
-        H = misfit.over.inner(Z, apply(unit)[:, k : k + 1] * Z)
-        H.diagonal().add_(head_penalty)
-        factors.append(damped_cholesky(n_samples * H)[0])
-    return HeadPosterior(tuple(factors))
+    curved = rowwise(lambda h: h[:, :blocks], misfit.hessian_diagonal(outputs), columns=blocks)
+    H = misfit.over.sum(weighted_squares, Z, curved)
+    H.diagonal(dim1=1, dim2=2).add_(head_penalty)
+    return HeadPosterior(tuple(damped_cholesky(n_samples * block)[0] for block in H))
 
 
 def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: float) -> Tensor:
@@ -75,12 +72,16 @@ def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: flo
 
 def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor:
     """Noise variance from held-out samples; their residuals hold noise plus the uncertainty of W."""
-    return misfit.over.total((misfit.weights * (outputs - misfit.targets).square() / (1 + spread)).sum(0))
+
+    def add(w: Tensor, X: Tensor, C: Tensor, s: Tensor) -> Tensor:
+        return (w * (X - C).square() / (1 + s)).sum(0)
+
+    return misfit.over.sum(add, misfit.weights, outputs, misfit.targets, spread)
 
 
 def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: float) -> float:
     """tr(H^-1 Z' diag(w) Z): how many parameters an output of the head has, penalised ones counted in part."""
-    return float(n_samples * misfit.over.total((misfit.weights * posterior.spread(Z)).sum()))
+    return float(n_samples * misfit.over.sum(lambda w, z: (w * posterior.spread(z)).sum(), misfit.weights, Z))
 
 
 def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:

@@ -29,7 +29,9 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, append_bias_column
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.process_sums import sum_over
+from gnvpro.linalg.sums import ChunkedSum, SampleSum
 from gnvpro.network.evaluation import bare
 from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
@@ -47,18 +49,21 @@ from gnvpro.objectives.arguments import (
 from gnvpro.objectives.evidence import first_penalties
 from gnvpro.objectives.full import FullObjective
 from gnvpro.objectives.reduced import ReducedObjective
+from gnvpro.objectives.stream import Stream
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import BoundPenalty, Tikhonov
 from gnvpro.processes import Processes
-from gnvpro.samples.several import Batch, shapes_of, tensors_of
+from gnvpro.samples.choose import as_stream
+from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
+from gnvpro.samples.source import Samples
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Samples that nothing is fitted to."""
 
-    inputs: Batch
+    inputs: Inputs
     misfit: Misfit
     passes: PassPlan
 
@@ -101,7 +106,7 @@ class Problem:
         self,
         model: nn.Module,
         inputs: Any,
-        targets: Any,
+        targets: Any = None,
         *,
         loss: str | Loss,
         theta_penalty: float | str | Tikhonov | None = None,
@@ -125,27 +130,48 @@ class Problem:
             if memory is not None:
                 check_number("memory", memory, 0.0, strict=True)
             self.head = head
-            self.inputs = check_inputs("inputs", inputs, model, may_be_empty=several)
-            weights = check_sample_weight("sample_weight", sample_weight, self.inputs, may_be_zero=several)
+            weights, stream = self._take(inputs, targets, sample_weight, model)
         if several:
-            self.processes.check_same(self._common(model, weights is not None))
+            self.processes.check_same(self._common(model, weights is not None or (stream and stream.weighted) is True))
         self.few = self._few()
         with self.processes.together():
             self.network = self._see(model)
             self.theta_penalty = self._bind()
-            rows = check_targets("targets", targets, self.inputs, self.network, self.loss)
+            if stream is not None:
+                self.inputs = stream = stream.check(self.network, self.loss)
+                rows = torch.zeros(0)
+            else:
+                assert not isinstance(self.inputs, Streamed)
+                rows = check_targets("targets", targets, self.inputs, self.network, self.loss)
             self.eliminator = self._choose_eliminator(eliminator)
         if weights is not None:
             rows, weights = self._without_samples_of_no_weight(rows, weights)
         self.memory = self._least_memory(memory)
         count = int(self.processes.gather([len(self.inputs)]).sum())
-        self.misfit = Misfit.mean(self.loss, rows, weights, sum_over(self.processes).of_samples(count))
+        over = sum_over(self.processes).of_samples(count)
+        if stream is not None:
+            weight = stream.observed
+            self.inputs = stream = stream.shared(over)
+            self.misfit = stream.misfit(self.passes.size, over)
+        else:
+            weight = rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(len(weights), 1)
+            self.misfit = Misfit.mean(self.loss, rows, weights, over)
         self.meter = WorkMeter(count)
-        weight = rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(len(weights), 1)
         # how many observations the evidence counts: rows, or the sum of their weights
         self.n_observed = float(self.misfit.over.total(torch.tensor(float(weight), dtype=torch.float64)))
         self._set_first_penalties()
         self.processes.spread([*model.parameters(), *model.buffers()])
+
+    def _take(self, inputs: Any, targets: Any, weights: Any, model: nn.Module) -> tuple[Tensor | None, Stream | None]:
+        """Inputs, and weights or a stream where they are not held."""
+        several = not self.processes.alone
+        source = as_stream("", inputs, targets, weights)
+        self.inputs: Inputs
+        if source is not None:
+            self.inputs = stream = Stream.of("", source, model)
+            return None, stream
+        self.inputs = batch = check_inputs("inputs", inputs, model, may_be_empty=several)
+        return check_sample_weight("sample_weight", weights, batch, may_be_zero=several), None
 
     def _common(self, model: nn.Module, weighted: bool) -> dict[str, str]:
         """What must be the same for every process, each with what it is here."""
@@ -200,6 +226,7 @@ class Problem:
             raise ValueError("sample_weight is zero for every sample of every process: there is nothing to train on")
         if kept.all():
             return rows, weights
+        assert not isinstance(self.inputs, Streamed)
         self.inputs = self.inputs[kept]
         return rows[kept.repeat_interleave(len(rows) // len(kept))], weights[kept]
 
@@ -258,7 +285,18 @@ class Problem:
         for decided in ("passes", "_first_sample"):
             other.__dict__.pop(decided, None)
         other.__dict__.update(changed)
-        return other
+        return other._in_chunks()
+
+    def _in_chunks(self) -> Problem:
+        """Sums over samples that are not held go by the chunks of the passes."""
+        if isinstance(self.inputs, Stream):
+            self.misfit = self.inputs.misfit(self.passes.size, self._others)
+        return self
+
+    @property
+    def _others(self) -> SampleSum:
+        """Sums over the holders of samples, from what each has."""
+        return self.misfit.over.others if isinstance(self.misfit.over, ChunkedSum) else self.misfit.over
 
     def with_passes(self, passes: PassPlan) -> Problem:
         """The same with other chunks of samples."""
@@ -285,6 +323,9 @@ class Problem:
         if not self.processes.alone:
             own = samples - self._first_sample
             own = own[(own >= 0) & (own < here)]
+        if isinstance(self.inputs, Stream):
+            return self.inputs.held(own, samples.shape[0], self._others)
+        assert not isinstance(self.inputs, Streamed)
         return self.inputs[own], self.misfit.take(own, here, samples.shape[0])
 
     @cached_property
@@ -303,11 +344,15 @@ class Problem:
         other = self._with(memory=memory)
         other.network = other._see(model)
         other.theta_penalty = replace(other._bind(), alpha=self.theta_penalty.alpha)
-        return other
+        other.__dict__.pop("passes", None)
+        return other._in_chunks()
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
         """Samples to validate on, checked."""
         network, several = self.network, not self.processes.alone
+        source = as_stream("validation ", inputs, targets, sample_weight)
+        if source is not None:
+            return self._held_out_stream(source)
         with self.processes.together():
             inputs = check_inputs("validation inputs", inputs, network.model, may_be_empty=several)
             if len(inputs):
@@ -317,10 +362,19 @@ class Problem:
         count = int(self.processes.gather([len(inputs)]).sum())
         if not count or (weights is not None and self.processes.all(not weights.any())):
             raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")
-        misfit = Misfit.mean(self.loss, rows, weights, self.misfit.over.of_samples(count))
+        misfit = Misfit.mean(self.loss, rows, weights, self._others.of_samples(count))
         return HeldOut(inputs, misfit, network.pass_plan(inputs, self.memory))
+
+    def _held_out_stream(self, source: Samples) -> HeldOut:
+        with self.processes.together():
+            stream = Stream.of("validation ", source, self.network.model)
+            check_runs("validation inputs", stream, self.network)
+            stream = stream.check(self.network, self.loss)
+        over = self._others.of_samples(int(self.processes.gather([len(stream)]).sum()))
+        stream, passes = stream.shared(over), self.network.pass_plan(stream, self.memory)
+        return HeldOut(stream, stream.misfit(passes.size, over), passes)
 
     def outputs(self, theta: Tensor, W: Tensor, held_out: HeldOut) -> Tensor:
         """The outputs on held-out samples; not counted as work."""
         features = self.network.features(theta, held_out.inputs, held_out.passes)
-        return append_bias_column(features, self.network.bias) @ W.T
+        return matmul_small(append_bias_column(features, self.network.bias), W.T)

@@ -167,4 +167,9 @@ MAX_SQUARES = 1e100  # of the features, added up: products of the inner Hessian 
 
 def within_range(problem: Problem, Z: Tensor) -> bool:
     """Whether features are finite, and small enough for the arithmetic of the elimination."""
-    return float(problem.misfit.over.sum(lambda z: z.square().sum(), Z)) < MAX_SQUARES
+    return float(problem.misfit.over.sum(sum_of_squares, Z)) < MAX_SQUARES
+
+
+def sum_of_squares(Z: Tensor) -> Tensor:
+    """Of all entries."""
+    return Z.square().sum()

@@ -63,11 +63,14 @@ class Misfit:
         """
         each = self.targets.shape[0] // max(n_samples, 1)
         rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
-        weights, count = self.weights[rows], samples.shape[0] if count is None else count
+        part = replace(self, targets=by_columns(self.targets[rows]), weights=self.weights[rows])
+        return part.scaled(samples.shape[0] if count is None else count, n_samples)
+
+    def scaled(self, count: int, n_samples: int) -> Misfit:
+        """Of `count` of the samples, `n_samples` of which were at hand, as the misfit of a batch."""
         at_hand = self.over.processes.alone
-        share = weights.sum() if at_hand and not self.weighted else count / self.over.count(n_samples)
-        over = self.over.of_samples(count)
-        return replace(self, targets=by_columns(self.targets[rows]), weights=weights / share, over=over)
+        share = self.weights.sum() if at_hand and not self.weighted else count / self.over.count(n_samples)
+        return replace(self, weights=self.weights / share, over=self.over.of_samples(count))
 
     @property
     def identity_hessian(self) -> bool:
@@ -94,6 +97,15 @@ class Misfit:
         """Its second derivative in the outputs, as a map of d_outputs."""
         apply = rowwise(self.loss.hessian, outputs, self.targets)
         return lambda d_outputs: rowwise(lambda w, map, d: w * map(d), self.weights, apply, d_outputs)
+
+    def hessian_diagonal(self, outputs: Tensor) -> Tensor:
+        """The diagonal of its second derivative in the outputs, (rows, n_targets)."""
+
+        def diagonal(w: Tensor, X: Tensor, C: Tensor) -> Tensor:
+            apply, units = self.loss.hessian(X, C), torch.eye(X.shape[1], dtype=X.dtype, device=X.device)
+            return w * torch.stack([apply(unit.expand_as(X).contiguous())[:, k] for k, unit in enumerate(units)]).T
+
+        return rowwise(diagonal, self.weights, outputs, self.targets)
 
     def hessian_factors(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """d and v with its Hessian diag(d) - v v' row by row, where the loss says so: cheaper to assemble."""

@@ -1,12 +1,14 @@
 """Several inputs: what a model that is called with more than one argument takes, samples first in each.
 
     Batch = Tensor | Several       some samples, as the model is called with them
+    Inputs = Batch | Streamed      all samples, held or not
 
 `Several` answers what is asked of a tensor of samples: its length, some of its samples, parts of a size.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -60,8 +62,31 @@ class Several:
 Batch = Tensor | Several
 
 
-def tensors_of(batch: Batch) -> list[Tensor]:
-    """The tensors of some samples."""
+class Streamed(ABC):
+    """Inputs that are not held: all that is known of them without a pass are the first few."""
+
+    few: Batch
+
+    @property
+    def device(self) -> torch.device:
+        """Where the chunks are."""
+        return self.few.device
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, first: slice) -> Batch:
+        assert first.start is None, "only the first few samples are held"
+        return self.few[first]
+
+
+Inputs = Batch | Streamed
+
+
+def tensors_of(batch: Inputs) -> list[Tensor]:
+    """The tensors of some samples; of the first few where samples are not held."""
+    if isinstance(batch, Streamed):
+        batch = batch.few
     return [batch] if isinstance(batch, Tensor) else batch.tensors
 
 
@@ -70,17 +95,17 @@ def arguments_of(batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     return ((batch,), {}) if isinstance(batch, Tensor) else (batch.positional, dict(batch.named))
 
 
-def shapes_of(batch: Batch) -> tuple[tuple[int, ...], ...]:
+def shapes_of(batch: Inputs) -> tuple[tuple[int, ...], ...]:
     """The shapes of one sample."""
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors_of(batch))
 
 
-def entries_per_sample(batch: Batch) -> int:
+def entries_per_sample(batch: Inputs) -> int:
     """Numbers that one sample has."""
     return sum(prod(shape) for shape in shapes_of(batch))
 
 
-def description(batch: Batch) -> str:
+def description(batch: Inputs) -> str:
     """Shapes and dtypes, for messages."""
     return ", ".join(f"shape {tuple(tensor.shape)} and {tensor.dtype}" for tensor in tensors_of(batch))
 

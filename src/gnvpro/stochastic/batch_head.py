@@ -33,7 +33,7 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.linalg.cholesky import damped_cholesky
-from gnvpro.linalg.columns import matmul_small
+from gnvpro.linalg.columns import matmul_small, weighted_squares
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
@@ -237,7 +237,7 @@ class _Proximal:
 
     @property
     def rows(self) -> float:
-        return float(self.misfit.over.total(self.Z.new_tensor(float(len(self.Z)))))
+        return float(self.misfit.over.total(self.W_last.new_tensor(float(len(self.Z)))))
 
     def value(self, W: Tensor, outputs: Tensor) -> float:
         away = 0.5 * self.proximal * float((W - self.W_last).square().sum()) if self.proximal else 0.0
@@ -253,14 +253,9 @@ class _Proximal:
 
     def blocks(self, outputs: Tensor) -> Tensor:
         """Cholesky factors of the Hessian's diagonal blocks, one for each row of W."""
-        apply, made = self.misfit.hessian(outputs), []
-        for k in range(outputs.shape[1]):
-            unit = torch.zeros_like(outputs)
-            unit[:, k] = 1.0
-            block = self.misfit.over.inner(apply(unit)[:, k, None] * self.Z, self.Z)
-            block.diagonal().add_(self.ridge)
-            made.append(damped_cholesky(block)[0])
-        return torch.stack(made)
+        blocks = self.misfit.over.sum(weighted_squares, self.Z, self.misfit.hessian_diagonal(outputs))
+        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        return torch.stack([damped_cholesky(block)[0] for block in blocks])
 
     def result(self, W: Tensor, outputs: Tensor, steps: int, memory: HeadMemory) -> BatchFit:
         return BatchFit(W, outputs, self.value(W, outputs), self.misfit.value(outputs), steps, memory)

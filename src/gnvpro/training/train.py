@@ -17,11 +17,13 @@ from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.problem import HeldOut, Problem
+from gnvpro.objectives.stream import Stream
 from gnvpro.problem.losses import Loss
+from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
-from gnvpro.samples.several import entries_per_sample, tensors_of
+from gnvpro.samples.several import Inputs, entries_per_sample, tensors_of
 from gnvpro.training.checkpoint import Checkpoint, taken_up
-from gnvpro.training.fingerprint import describe, digest, model_parts
+from gnvpro.training.fingerprint import Digest, describe, digest, model_parts
 from gnvpro.training.history import Record
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listener
@@ -29,13 +31,14 @@ from gnvpro.training.result import Result
 from gnvpro.training.run import Plan, Run
 from gnvpro.training.summary import setup_of
 
+HASHED_ROWS = 10_000  # samples at a time
 MAX_SINGLE_THREAD_ENTRIES = 200_000  # of the inputs, up to which one thread is faster
 
 
 def train(
     model: nn.Module,
     inputs: Any,
-    targets: Any,
+    targets: Any = None,
     *,
     loss: str | Loss,
     method: str | Method = "gnvpro",
@@ -198,6 +201,19 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
     return (check_number("work", work, 0.0) / levels,) * levels
 
 
+def sample_parts(name: str, inputs: Inputs, misfit: Misfit) -> dict[str, str]:
+    """Hashes of samples; those that are not held are read once more."""
+    if not isinstance(inputs, Stream):
+        parts = {"inputs": tensors_of(inputs), "targets": [misfit.targets], "sample_weight": [misfit.weights]}
+        return {name + key: digest(tensors) for key, tensors in parts.items()}
+    hashes = {"inputs": Digest(), "targets": Digest(), "sample_weight": Digest()}
+    for chunk in inputs.chunks(HASHED_ROWS):
+        hashes["inputs"].update(tensors_of(chunk.data.inputs))
+        hashes["targets"].update([chunk.data.targets])
+        hashes["sample_weight"].update([chunk.data.weights])
+    return {name + key: total.text() for key, total in hashes.items()}
+
+
 def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
     """Everything that decides the numbers of a run, except where theta starts."""
     samples = {"": (problem.inputs, problem.misfit)}
@@ -219,8 +235,6 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
     }
     return {
         **model_parts(problem.network.model),
-        **{f"{name}inputs": digest(tensors_of(inputs)) for name, (inputs, _) in samples.items()},
-        **{f"{name}targets": digest([misfit.targets]) for name, (_, misfit) in samples.items()},
-        **{f"{name}sample_weight": digest([misfit.weights]) for name, (_, misfit) in samples.items()},
+        **{key: text for name, given in samples.items() for key, text in sample_parts(name, *given).items()},
         **{name: describe(name, value) for name, value in settings.items()},
     }

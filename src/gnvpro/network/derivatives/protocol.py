@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -71,3 +71,4 @@ class FeatureLinearization:
     # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
     jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
     free: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
+    parts: Any = None  # where samples are not held: the same of each chunk, as `gnvpro.linalg.rows.Rows`

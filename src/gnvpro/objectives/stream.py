@@ -1,0 +1,184 @@
+"""Samples that are not held, as a problem sees them: checked once, then prepared chunk by chunk in every pass.
+
+    source (as it comes)  ->  inputs in the model's dtype, target rows in the loss's form, weights that sum to one
+
+The first pass checks every sample, counts, and adds up the weights. Every later pass must have the same count and content, see
+`gnvpro.samples.source`. Samples of weight zero are left out of the chunks, as they are of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.linalg.columns import by_columns
+from gnvpro.linalg.rows import Chunk, Rows
+from gnvpro.linalg.sums import ChunkedSum, SampleSum
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.objectives.arguments import check_inputs, check_targets, check_weights
+from gnvpro.problem.losses import Loss
+from gnvpro.problem.misfit import Misfit
+from gnvpro.samples.several import Batch, Streamed
+from gnvpro.samples.source import Checksum, Part, Samples
+
+FEW = 4  # samples by which a model is tried
+CHECKED_ROWS = 10_000  # samples at a time in the first pass
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Samples as the formulas want them."""
+
+    inputs: Batch
+    targets: Tensor  # (rows, n_targets)
+    weights: Tensor  # (rows, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Streamed):
+    """Samples that are not held."""
+
+    name: str  # for messages: "" or "validation "
+    source: Samples
+    model: nn.Module
+    few: Batch
+    weighted: bool  # whether samples differ in weight
+    checked: Checked | None = None
+
+    @staticmethod
+    def of(name: str, source: Samples, model: nn.Module) -> Stream:
+        """Before it is checked: enough to try the model."""
+        few = source.take(torch.arange(min(FEW, len(source)))).to(_device(model))
+        return Stream(name, source, model, check_inputs(f"{name}inputs", few.inputs, model), few.weights is not None)
+
+    def __len__(self) -> int:
+        return len(self.source) if self.checked is None else self.checked.count
+
+    # -- the first pass
+
+    def check(self, network: SeparableNetwork, loss: Loss) -> Stream:
+        """Check every sample; what cannot be used is a ValueError that names it."""
+        total, checksum, kept, seen = 0.0, Checksum(), [], 0
+        for part in self._parts(CHECKED_ROWS):
+            inputs = self._inputs(part, seen)
+            weights = check_weights(f"{self.name}sample_weight", part.weights, inputs, seen)
+            self._targets(part, inputs, network, loss, seen)
+            if weights is not None:
+                total += float(weights.sum())
+                kept.append(weights > 0)
+            checksum, seen = checksum + Checksum.of(part), seen + len(part)
+        if not seen:
+            raise ValueError(f"{self.name}inputs is empty: it has no samples")
+        if kept and not total > 0:
+            raise ValueError(f"{self.name}sample_weight is zero for every sample: there is nothing to train on")
+        positive = torch.cat(kept).nonzero()[:, 0].cpu() if kept else None
+        if positive is not None and len(positive) == seen:
+            positive = None
+        count = seen if positive is None else len(positive)
+        return replace(self, checked=Checked(network, loss, checksum, count, count, total, positive))
+
+    @property
+    def observed(self) -> float:
+        """Rows here, or the sum of their weights: how many observations there are."""
+        known = self._known
+        return known.rows * (known.weight if self.weighted else known.count)
+
+    def shared(self, over: SampleSum) -> Stream:
+        """With the samples of other processes counted in: weights sum to one over all of them."""
+        known = self._known
+        weight = float(over.total(torch.tensor(known.weight, dtype=torch.float64)))
+        return replace(self, checked=replace(known, everywhere=over.count(known.count), weight=weight))
+
+    def _parts(self, size: int) -> Iterator[Part]:
+        device = _device(self.model)
+        return (part.to(device) for part in self.source.chunks(size))
+
+    def _inputs(self, part: Part, first: int) -> Batch:
+        return check_inputs(f"{self.name}inputs", part.inputs, self.model, first=first)
+
+    def _targets(self, part: Part, inputs: Batch, network: SeparableNetwork, loss: Loss, first: int) -> Tensor:
+        return check_targets(f"{self.name}targets", part.targets, inputs, network, loss, first)
+
+    # -- later passes
+
+    @property
+    def _known(self) -> Checked:
+        assert self.checked is not None, "the stream is not checked yet"
+        return self.checked
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """One pass over all samples that have weight; at its end it must have seen what the first one saw."""
+        known, checksum = self._known, Checksum()
+        for part in self._parts(size):
+            checksum = checksum + Checksum.of(part)
+            if known.positive is not None:
+                assert part.weights is not None
+                part = part[part.weights > 0]
+            if len(part):
+                yield Chunk(self._prepared(part))
+        trouble = known.checksum.differs(checksum)
+        if trouble is not None:
+            raise ValueError(
+                f"two passes over {self.name}inputs differ: {trouble}; training by this method needs the same samples in every "
+                "pass: leave out what is random (augmentation, sampling), or use a stochastic method, such as method='adam'"
+            )
+
+    def _prepared(self, part: Part) -> Prepared:
+        known = self._known
+        inputs = check_inputs(f"{self.name}inputs", part.inputs, self.model, finite=False)
+        targets = self._targets(part, inputs, known.network, known.loss, 0)
+        each = targets.shape[0] // len(part)  # rows of a sample
+        if part.weights is None:
+            share = 1.0 / (known.everywhere * each)
+            weights = torch.full((targets.shape[0], 1), share, dtype=torch.float64, device=targets.device)
+        else:
+            shares = part.weights.to(targets.device, torch.float64) / known.weight / each
+            weights = shares.repeat_interleave(each)[:, None]
+        return Prepared(inputs, by_columns(targets), weights)
+
+    def take(self, samples: Tensor) -> Prepared:
+        """Some of the samples, held."""
+        positive = self._known.positive
+        chosen = samples.cpu() if positive is None else positive[samples.cpu()]
+        return self._prepared(self.source.take(chosen).to(_device(self.model)))
+
+    def misfit(self, size: int, others: SampleSum) -> Misfit:
+        """The misfit over all samples, so many at a time."""
+        known = self._known
+        rows = len(self) * known.rows
+        over = ChunkedSum(lambda: self.chunks(size), others)
+        targets = Rows(lambda chunk: chunk.data.targets, (rows, known.network.n_targets), self.device)
+        weights = Rows(lambda chunk: chunk.data.weights, (rows, 1), self.device)
+        return Misfit(known.loss, targets, weights, self.weighted, over)
+
+    def held(self, samples: Tensor, count: int, others: SampleSum) -> tuple[Batch, Misfit]:
+        """Inputs and misfit of some samples, of so many in all; scaled as those of tensors are (see `Misfit.take`)."""
+        part = self.take(samples)
+        whole = Misfit(self._known.loss, part.targets, part.weights, self.weighted, others)
+        return part.inputs, whole.scaled(count, len(self))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What the first pass found."""
+
+    network: SeparableNetwork
+    loss: Loss
+    checksum: Checksum
+    count: int  # samples that have weight
+    everywhere: int  # with those of other processes
+    weight: float  # of all samples
+    positive: Tensor | None = field(repr=False)  # samples that have weight; None where all have
+
+    @property
+    def rows(self) -> int:
+        """Rows of outputs per sample."""
+        shape = self.network.location.output_shape
+        return int(torch.Size(shape).numel()) // self.network.n_targets

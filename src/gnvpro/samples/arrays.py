@@ -1,0 +1,153 @@
+"""Arrays on disk: np.memmap, datasets of h5py, arrays of zarr, anything with a length that can be sliced.
+
+Only the slice that a pass is at is read. Pages of a memory map are handed back after each slice: they stay in the system's
+cache of files, and do not add up in this process.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gnvpro.samples.several import Several
+from gnvpro.samples.source import Part
+from gnvpro.samples.tables import is_several, is_table, numeric
+
+
+def is_on_disk(value: Any) -> bool:
+    """Whether an array is to be read slice by slice; tensors, arrays in memory, tables and lists are not."""
+    if isinstance(value, np.memmap):
+        return True
+    if isinstance(value, Tensor | np.ndarray | np.generic | Mapping | Sequence | Dataset | DataLoader | type):
+        return False
+    if is_table(value) or not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+        return False
+    return not any(hasattr(value, name) for name in ("__array_interface__", "__dlpack__", "__buffer__", "to_numpy"))
+
+
+def holds_arrays_on_disk(value: Any) -> bool:
+    """Whether it is one, or several of which one is."""
+    if isinstance(value, Mapping):
+        return any(map(is_on_disk, value.values()))
+    return any(map(is_on_disk, value)) if is_several(value) else is_on_disk(value)
+
+
+@dataclass(frozen=True)
+class Sliceable:
+    """One array, read slice by slice."""
+
+    name: str
+    array: Any
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """A slice, as a tensor of its own."""
+        if isinstance(self.array, Tensor):
+            return self.array[start:stop].detach()
+        return self._tensor(self.array[start:stop])
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Some samples, read in the order in which they lie."""
+        if isinstance(self.array, Tensor):
+            return self.array[indices.to(self.array.device)].detach()
+        wanted, place = np.unique(indices.cpu().numpy(), return_inverse=True)
+        return self._tensor(self._chosen(wanted))[torch.from_numpy(place)]
+
+    def _chosen(self, wanted: np.ndarray[Any, Any]) -> Any:
+        """Samples of increasing number; one by one where the array has no other way."""
+        if len(wanted) and wanted[-1] - wanted[0] + 1 == len(wanted):
+            return self.array[int(wanted[0]) : int(wanted[-1]) + 1]
+        if isinstance(self.array, np.ndarray):
+            return self.array[wanted]
+        try:
+            chosen = self.array[wanted]
+            if len(chosen) == len(wanted):
+                return chosen
+        except (TypeError, IndexError, ValueError, NotImplementedError):
+            pass
+        return np.concatenate([np.asarray(self.array[i : i + 1]) for i in map(int, wanted)])
+
+    def _tensor(self, values: Any) -> Tensor:
+        try:
+            tensor = torch.from_numpy(np.array(values, copy=True))
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{self.name} must hold numbers, got {type(self.array).__name__} ({error})") from None
+        _hand_back_pages(self.array)
+        return tensor
+
+
+def _hand_back_pages(array: Any) -> None:
+    """What was read of a memory map stays in the cache of files only; private changes (mode "c") would be lost."""
+    if not isinstance(array, np.memmap) or array.mode == "c" or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    pages = getattr(array, "_mmap", None)
+    if pages is not None:
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Samples from arrays, at least one of which is on disk."""
+
+    positional: tuple[Sliceable, ...]
+    named: Mapping[str, Sliceable]
+    targets: Sliceable
+    weights: Sliceable | None
+
+    @staticmethod
+    def of(name: str, inputs: Any, targets: Any, weights: Any = None) -> Arrays:
+        """From what the user gave; lengths that differ are a ValueError."""
+        if isinstance(inputs, Mapping):
+            positional, named = (), {key: _sliceable(f"{name}[{key!r}]", value) for key, value in inputs.items()}
+        else:
+            several = list(inputs) if is_several(inputs) else [inputs]
+            names = [f"{name}[{i}]" for i in range(len(several))] if len(several) > 1 else [name]
+            positional, named = tuple(map(_sliceable, names, several)), {}
+        kind = name.removesuffix("inputs")
+        given = _sliceable(f"{kind}targets", targets)
+        shares = None if weights is None else _sliceable(f"{kind}sample_weight", weights)
+        arrays = Arrays(positional, named, given, shares)
+        every = [*positional, *named.values(), given, *([] if shares is None else [shares])]
+        for each in every:
+            if len(each) != len(every[0]):
+                raise ValueError(
+                    f"{each.name} has {len(each)} samples but {every[0].name} has {len(every[0])}; they must agree"
+                )
+        if not len(arrays):
+            raise ValueError(f"{name} is empty: it has no samples")
+        return arrays
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def chunks(self, rows: int) -> Iterator[Part]:
+        """One pass, slice by slice."""
+        for start in range(0, len(self), rows):
+            stop = min(start + rows, len(self))
+            yield self._part(lambda array, a=start, b=stop: array.read(a, b))  # type: ignore[misc]
+
+    def take(self, indices: Tensor) -> Part:
+        """The samples of these numbers."""
+        return self._part(lambda array: array.take(indices))
+
+    def _part(self, read: Any) -> Part:
+        positional, named = tuple(map(read, self.positional)), {key: read(value) for key, value in self.named.items()}
+        inputs = positional[0] if len(positional) == 1 and not named else Several(positional, named)
+        return Part(inputs, read(self.targets), None if self.weights is None else read(self.weights))
+
+
+def _sliceable(name: str, value: Any) -> Sliceable:
+    if not (isinstance(value, Tensor | np.ndarray) or is_on_disk(value)):
+        value = np.asarray(numeric(name, value))
+    if getattr(value, "shape", (1,)) == ():
+        raise ValueError(f"{name} must have samples first, got a single number")
+    return Sliceable(name, value)
