@@ -102,6 +102,8 @@ class Problem:
         ValueError, TypeError: an argument cannot be used; the message names it and says what to do.
     """
 
+    inputs: Inputs
+
     def __init__(
         self,
         model: nn.Module,
@@ -166,7 +168,6 @@ class Problem:
         """Inputs, and weights or a stream where they are not held."""
         several = not self.processes.alone
         source = as_stream("", inputs, targets, weights)
-        self.inputs: Inputs
         if source is not None:
             self.inputs = stream = Stream.of("", source, model)
             return None, stream

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -150,8 +151,8 @@ class Stream(Streamed):
         known = self._known
         rows = len(self) * known.rows
         over = ChunkedSum(lambda: self.chunks(size), others)
-        targets = Rows(lambda chunk: chunk.data.targets, (rows, known.network.n_targets), self.device)
-        weights = Rows(lambda chunk: chunk.data.weights, (rows, 1), self.device)
+        targets: Any = Rows(lambda chunk: chunk.data.targets, (rows, known.network.n_targets), self.device)
+        weights: Any = Rows(lambda chunk: chunk.data.weights, (rows, 1), self.device)
         return Misfit(known.loss, targets, weights, self.weighted, over)
 
     def held(self, samples: Tensor, count: int, others: SampleSum) -> tuple[Batch, Misfit]:

@@ -107,7 +107,8 @@ class Arrays:
     def of(name: str, inputs: Any, targets: Any, weights: Any = None) -> Arrays:
         """From what the user gave; lengths that differ are a ValueError."""
         if isinstance(inputs, Mapping):
-            positional, named = (), {key: _sliceable(f"{name}[{key!r}]", value) for key, value in inputs.items()}
+            positional: tuple[Sliceable, ...] = ()
+            named = {key: _sliceable(f"{name}[{key!r}]", value) for key, value in inputs.items()}
         else:
             several = list(inputs) if is_several(inputs) else [inputs]
             names = [f"{name}[{i}]" for i in range(len(several))] if len(several) > 1 else [name]
@@ -133,7 +134,7 @@ class Arrays:
         """One pass, slice by slice."""
         for start in range(0, len(self), rows):
             stop = min(start + rows, len(self))
-            yield self._part(lambda array, a=start, b=stop: array.read(a, b))  # type: ignore[misc]
+            yield self._part(lambda array, a=start, b=stop: array.read(a, b))
 
     def take(self, indices: Tensor) -> Part:
         """The samples of these numbers."""

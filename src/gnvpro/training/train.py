@@ -216,7 +216,7 @@ def sample_parts(name: str, inputs: Inputs, misfit: Misfit) -> dict[str, str]:
 
 def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
     """Everything that decides the numbers of a run, except where theta starts."""
-    samples = {"": (problem.inputs, problem.misfit)}
+    samples: dict[str, tuple[Inputs, Misfit]] = {"": (problem.inputs, problem.misfit)}
     if held_out is not None:
         samples["validation "] = (held_out.inputs, held_out.misfit)
     settings = {
