@@ -156,16 +156,7 @@ class MatrixBuilder:
         """The matrix and the gradient at a point."""
         local, network, full = point.sensitivity, point.linearization, self.residual_term
         sums = _Accumulator(self.subspace, local)
-        kept: list[Chunk] | None = None
-        root: Root | None = None
-        if network.parts is None:
-            piece = _Piece(sums, local, network)
-            rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
-            bytes_kept = 8 * self.subspace.count * rows * len(piece.root.seeds) * (2 if full else 1)
-            root, kept = piece.root, [] if bytes_kept <= self.kept_bytes else None
-            piece.add(full, kept)
-        else:
-            self._add_chunks(point, sums)
+        kept, root = sums.add_samples(point, full, self.kept_bytes)
         if full or local.misfit.identity_hessian:
             gradient = self.subspace.expand(self.subspace.scale * local.misfit.over.total(sums.gradient))
         else:
@@ -175,27 +166,12 @@ class MatrixBuilder:
         pull_back = sums.pull_back(kept, root, network, full)
         return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull_back)
 
-    def _add_chunks(self, point: ReducedPoint, sums: _Accumulator) -> None:
-        """One pass over samples that are not held."""
-        local, seeds = point.sensitivity, 0
-        assert isinstance(local.misfit.over, ChunkedSum)
-        for chunk in local.misfit.over.chunks():
-            linear = point.linearization.parts.on(chunk)  # before the features, which come with it
-            piece = _Piece(sums, local.on(chunk), linear)
-            piece.add(self.residual_term, None)
-            seeds = local.n_features if self.residual_term else len(piece.root.seeds)
-            del chunk, linear, piece  # before the next one is read
-        problem = point.problem
-        problem.meter.count(problem.n_samples, seeds)
-
 
 def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor]:
     """The theta block of the joint Gauss-Newton matrix of (theta, W), without penalties, and its coupling S1 with the head."""
     local = point.sensitivity
-    sums = _Accumulator(subspace, curvature_root(local.misfit, local.fit.outputs, local.W), local)
-    for chunk in sums.projected(point.linearization):
-        sums.add(chunk)
-        del chunk  # before the next one is made
+    sums = _Accumulator(subspace, local)
+    sums.add_samples(point, False, 0.0)
     assert isinstance(sums.head_coupling, Tensor)
     total, scale = local.misfit.over.total, subspace.scale
     A = total(sums.square).mul_(scale[:, None]).mul_(scale)
@@ -221,6 +197,27 @@ class _Accumulator:
         self.gradient = local.Z.new_zeros(q)
         self.head_coupling: Tensor | None = None
         self.residual_coupling: Tensor | None = None
+
+    def add_samples(self, point: ReducedPoint, full: bool, kept_bytes: float) -> tuple[list[Chunk] | None, Root | None]:
+        """Add all samples; the rows of their Jacobian and the root where they fit into so many bytes."""
+        local, network, problem = self.local, point.linearization, point.problem
+        if network.parts is None:
+            piece = _Piece(self, local, network)
+            rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
+            bytes_kept = 8 * self.subspace.count * rows * len(piece.root.seeds) * (2 if full else 1)
+            kept: list[Chunk] | None = [] if bytes_kept <= kept_bytes else None
+            piece.add(full, kept)
+            return kept, piece.root
+        assert isinstance(local.misfit.over, ChunkedSum)
+        seeds = 0
+        for chunk in local.misfit.over.chunks():
+            linear = network.parts.on(chunk)  # before the features, which come with it
+            piece = _Piece(self, local.on(chunk), linear)
+            piece.add(full, None)
+            seeds = local.n_features if full else len(piece.root.seeds)
+            del chunk, linear, piece  # before the next one is read
+        problem.meter.count(problem.n_samples, seeds)
+        return None, None
 
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""
