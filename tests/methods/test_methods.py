@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import gnvpro
+from checks import relative
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.objectives.reduced import ReducedObjective
@@ -136,7 +137,8 @@ def test_a_line_search_is_cut_short_by_the_budget_and_keeps_its_best_point():
 @pytest.mark.parametrize("kind", [gnvpro.Adam, gnvpro.Nesterov])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_stochastic_methods_agree_with_a_plain_torch_loop_to_the_last_bit(kind, dtype, loss):
+def test_stochastic_methods_agree_with_a_plain_torch_loop(kind, dtype, loss):
+    """To rounding: the layers' own derivatives add up in another order than autograd."""
     torch.manual_seed(0)
     inputs = torch.randn(30, 2, dtype=dtype)
     targets = torch.randn(30, 3, dtype=dtype) if loss == "least_squares" else torch.randint(0, 3, (30,))
@@ -164,7 +166,7 @@ def test_stochastic_methods_agree_with_a_plain_torch_loop_to_the_last_bit(kind, 
             optimizer.step()
     problem.store(method.point.theta, method.point.W)
     for (key, value), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
-        assert torch.equal(value, other), key
+        assert relative(value, other) <= 50 * torch.finfo(dtype).eps, key
 
 
 def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
