@@ -16,9 +16,10 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
 from gnvpro.pde.model import RowModel
-from gnvpro.training.checkpoint import Checkpoint, check_same_run, load, save
+from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.fingerprint import describe, digest, model_parts
 from gnvpro.training.history import History, Record
+from gnvpro.training.journal import Journal
 from gnvpro.training.listeners import Listener, as_listener
 from gnvpro.training.summary import summary_of
 
@@ -27,6 +28,7 @@ __all__ = [
     "DampedRows",
     "Damping",
     "History",
+    "Journal",
     "LinearOperator",
     "Listener",
     "NielsenRule",
@@ -35,13 +37,11 @@ __all__ = [
     "StepReport",
     "TrustRegion",
     "as_listener",
-    "check_same_run",
     "detached_copy",
     "fingerprint",
-    "load",
-    "save",
     "summary_of",
     "symmetric",
+    "taken_up",
 ]
 
 

@@ -17,7 +17,7 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.points import PointSet
 from gnvpro.pde.system import System
 
-OVERFIT = 3.0  # times the residual on the points: then there are too few of them
+OVERFIT = 1.5  # times the residual on the points: then there are too few of them
 MATTERS = 0.1  # share of the misfit on fresh points below which an equation is left alone
 CANDIDATES = 8  # for each point drawn
 

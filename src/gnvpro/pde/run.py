@@ -6,7 +6,6 @@ penalty on the head is lowered where it is larger than the misfit. The loop then
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_smooth, warn_about
-from gnvpro.pde.core import Checkpoint, DampedRows, Damping, History, Listener, Record, Status, StepReport, TrustRegion
+from gnvpro.pde.core import Checkpoint, DampedRows, Damping, Journal, Listener, Record, Status, StepReport, TrustRegion
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.model import RowModel
@@ -55,8 +54,8 @@ class Run:
         settings: Settings,
         listeners: Sequence[Listener],
     ) -> None:
-        self.field, self.settings, self.listeners = field, settings, listeners
-        self.history, self.meter, self.status = History(), Meter(), Status.RUNNING
+        self.field, self.settings, self.meter = field, settings, Meter()
+        self.journal = Journal(settings.checkpoint, listeners)
         self.refinement = Refinement(equations, settings.seed)
         self.system = System(field, equations)
         check_smooth(field, equations, self.system)
@@ -71,27 +70,18 @@ class Run:
     # -- the loop
 
     def run(self) -> Status:
-        """Go on until the run is over; an interruption is written down and handed on."""
-        if self.status is not Status.RUNNING:
-            return self.status
+        """Go on until the run is over."""
+        journal = self.journal
+        if journal.status is not Status.RUNNING:
+            return journal.status
         self.begun = self.settings.clock() - self.spent
-        for listener in self.listeners:
-            listener.begin(self.history, math.inf)
-        try:
+        with journal.watched(math.inf):
             if self.region is None:
                 self._begin(self.system.x(), self.field.W())
                 self._record(None, None)
-            self.status = self._loop()
-            self._store()
-            self._write(final=True)
-        except BaseException:
-            self._write(final=False)
-            self.status = Status.RUNNING
-            raise
-        finally:
-            for listener in self.listeners:
-                listener.end(self.status)
-        return self.status
+            journal.status = self._loop()
+            journal.write(self._state())
+        return journal.status
 
     def _loop(self) -> Status:
         settings = self.settings
@@ -99,7 +89,7 @@ class Run:
             assert self.region is not None
             if len(self.region.point.x) == 0:
                 return Status.HEAD_ONLY
-            if settings.iterations is not None and len(self.history) > settings.iterations:
+            if settings.iterations is not None and len(self.journal.history) > settings.iterations:
                 return Status.ITERATIONS_SPENT
             if settings.seconds is not None and self._seconds() >= settings.seconds:
                 return Status.WORK_SPENT
@@ -109,7 +99,7 @@ class Run:
                     return self.region.status
                 self._begin_again()
                 continue
-            note = self._look() if len(self.history) % CHECK_EVERY == 0 else None
+            note = self._look() if len(self.journal.history) % CHECK_EVERY == 0 else None
             self._record(done, note)
 
     def _begin(self, theta: torch.Tensor, W: torch.Tensor, restored: bool = False) -> None:
@@ -140,7 +130,7 @@ class Run:
             notes.append("head: " + ("together" if self.ways.together else "eliminated"))
         which = self.refinement.overfitted(self.system, point.fitted, squares) if self.settings.grow else []
         if which:
-            self.system = self.refinement.refined(self.system, point.theta, point.W, which, len(self.history))
+            self.system = self.refinement.refined(self.system, point.theta, point.W, which, len(self.journal.history))
             changed = [self.system.equations[i] for i in which]
             notes.append(
                 "points: "
@@ -165,15 +155,12 @@ class Run:
 
     # -- records and checkpoints
 
-    def _store(self) -> None:
-        assert self.region is not None
-        self.system.store(self.region.point.theta, self.region.point.W)
-
     def _record(self, done: StepReport | None, note: str | None) -> None:
         assert self.region is not None
         point = self.region.point
+        self.system.store(point.theta, point.W)
         record = Record(
-            iteration=len(self.history),
+            iteration=len(self.journal.history),
             loss=point.value,
             misfit=point.misfit,
             gradient_norm=float(torch.linalg.vector_norm(point.gradient())) if len(point.x) else None,
@@ -189,12 +176,7 @@ class Run:
             damping=done.damping if done else None,
             note=note,
         )
-        self.history.append(record)
-        if self.settings.checkpoint is not None and record.iteration % self.settings.checkpoint.every == 0:
-            self._write(final=False)
-        self._store()
-        for listener in self.listeners:
-            listener.record(record)
+        self.journal.publish(record, self._state)
 
     def _identity(self) -> dict[str, Any]:
         tensors = {
@@ -211,46 +193,39 @@ class Run:
         }
         return core.fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
 
-    def _write(self, final: bool) -> None:
-        if self.settings.checkpoint is None or self.region is None:
-            return
-        region = self.region
-        core.save(
-            Path(self.settings.checkpoint.path),
-            core.detached_copy(
-                {
-                    "identity": self.identity,
-                    "x": region.point.theta,
-                    "W": region.point.W,
-                    "loop": {**region.state(), "has_model": False},  # it is built again from the point
-                    "penalty": self.penalty,
-                    "added": self.refinement.added(self.system),
-                    "ways": self.ways.state(),
-                    "passes": self.meter.passes,
-                    "inner_seconds": self.meter.inner_seconds,
-                    "seconds": self._seconds(),
-                    "checked_misfit": self.checked_misfit,
-                    "history": json.dumps([record.to_dict() for record in self.history]),
-                    "status": (self.status if final else Status.RUNNING).name,
-                }
-            ),
-        )
+    def _state(self) -> dict[str, Any]:
+        """All that `resume` needs."""
+        assert self.region is not None
+        point = self.region.point
+        state = {
+            "identity": self.identity,
+            "theta": point.theta,
+            "W": point.W,
+            "loop": {**self.region.state(), "has_model": False},  # it is built again from the point
+            "penalty": self.penalty,
+            "added": self.refinement.added(self.system),
+            "ways": self.ways.state(),
+            "passes": self.meter.passes,
+            "inner_seconds": self.meter.inner_seconds,
+            "seconds": self._seconds(),
+            "checked_misfit": self.checked_misfit,
+        }
+        return core.detached_copy(state)
 
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of."""
-        saved = core.load(path)
-        core.check_same_run(path, saved["identity"], self.identity)
+        saved = self.journal.resume(path, self.identity)
         self.system, self.penalty = self.refinement.restored(self.system, saved["added"]), saved["penalty"]
         self.ways = Ways(**saved["ways"])
-        self._begin(saved["x"], saved["W"], restored=True)
+        self._begin(saved["theta"], saved["W"], restored=True)
         assert self.region is not None
         self.region.resume(saved["loop"])
+        self.system.store(saved["theta"], saved["W"])
         self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
         self.checked_misfit, self.spent = saved["checked_misfit"], saved["seconds"]
-        self.history = History(Record(**record) for record in json.loads(saved["history"]))
         # Budgets may be raised on the way; any other end is final.
-        ended = Status[saved["status"]]
-        self.status = Status.RUNNING if ended in (Status.WORK_SPENT, Status.ITERATIONS_SPENT) else ended
+        if self.journal.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT):
+            self.journal.status = Status.RUNNING
 
 
 def _model(point: EquationPoint) -> DampedRows:

@@ -141,8 +141,9 @@ def solve(
     try:
         run = Run(u, checked, settings, watchers)
         if resume and path is not None and path.exists():
-            run.resume(path)
+            with core.taken_up(path, u):
+                run.resume(path)
         status = run.run()
     finally:
         torch.set_num_threads(before)
-    return Result(u, status, run.history, run.residuals(), run.notes)
+    return Result(u, status, run.journal.history, run.residuals(), run.notes)

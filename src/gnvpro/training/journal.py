@@ -1,0 +1,94 @@
+"""What a run leaves behind while it goes on: records, what listeners hear, and the checkpoint.
+
+A run tells its journal of every record together with its state. The journal writes a checkpoint when one is due, at most a
+twentieth of the time, and on any interruption; then the listeners hear of the record.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnvpro.minimize.status import Status
+from gnvpro.training import checkpoint
+from gnvpro.training.checkpoint import Checkpoint
+from gnvpro.training.history import History, Record
+from gnvpro.training.listeners import Listener
+
+CHECKPOINT_COST = 20  # times as long as the last checkpoint took, the next one waits: a twentieth of the time at most
+LONGEST_WAIT = 30.0  # seconds between two checkpoints
+
+
+@dataclass(frozen=True)
+class Written:
+    """The last checkpoint: after how many records, when, and how long it took."""
+
+    records: int = 0
+    at: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
+
+
+class Journal:
+    """The history of a run, its listeners and its checkpoint."""
+
+    def __init__(self, file: Checkpoint | None, listeners: Sequence[Listener]) -> None:
+        self.history, self.status = History(), Status.RUNNING
+        self._file, self._listeners = file, listeners
+        self._state: Mapping[str, Any] | None = None
+        self._written = Written()
+        self._lines: list[bytes] = []  # the records as they are written down, each made once
+
+    @contextmanager
+    def watched(self, budget: float) -> Iterator[None]:
+        """Around the whole run: listeners hear of its beginning and end; an interruption is written down and handed on."""
+        for listener in self._listeners:
+            listener.begin(self.history, budget)
+        try:
+            yield
+        except BaseException:
+            if self._state is not None:
+                self.write(self._state)
+            self.status = Status.RUNNING
+            raise
+        finally:
+            for listener in self._listeners:
+                listener.end(self.status)
+
+    def publish(self, record: Record, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Checkpoint first: what listeners do must not cost the iteration."""
+        self.history.append(record)
+        if self._file is not None:
+            self._state = state()
+            due = len(self.history) - self._written.records >= self._file.every
+            since = time.perf_counter() - self._written.at
+            if (due and since > CHECKPOINT_COST * self._written.seconds) or since > LONGEST_WAIT:
+                self.write(self._state)
+        for listener in self._listeners:
+            listener.record(record)
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        """Write a state, with the records up to it."""
+        if self._file is None:
+            return
+        started = time.perf_counter()
+        self._lines += [json.dumps(r.to_dict()).encode() for r in self.history[len(self._lines) :]]
+        checkpoint.save(
+            Path(self._file.path), {**state, "status": self.status.name, "history": b"\n".join(self._lines)}
+        )
+        now = time.perf_counter()
+        self._written = Written(len(self.history), now, now - started)
+
+    def resume(self, path: Path, identity: Mapping[str, str]) -> dict[str, Any]:
+        """The state that was written last, of this very run; the history is what it was then."""
+        saved = checkpoint.load(path)
+        checkpoint.check_same_run(path, saved["identity"], identity)
+        self._lines = saved["history"].split(b"\n")
+        self.history = History(Record(**json.loads(line)) for line in self._lines)
+        self._written = Written(len(self.history))
+        self._state, self.status = saved, Status[saved["status"]]
+        return saved
