@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -9,6 +11,7 @@ import gnvpro
 from gnvpro import pde
 from gnvpro.pde.eliminate import eliminate
 from gnvpro.pde.refine import Refinement
+from gnvpro.pde.residuals import Seen
 from gnvpro.pde.system import System
 
 LINE = pde.points.Box([-1.0], [1.0])
@@ -50,6 +53,14 @@ def test_only_equations_that_were_drawn_and_overfit_are_refined() -> None:
     fit = eliminate(system, system.carry(x), x, W, 1e-12)
     assert fit is not None
     own = [float(rows.square().sum()) for rows in system.by_equation(fit.assembled.residual)]
-    assert refinement.overfitted(system, fit, [8 * own[0], 8 * own[1]]) == []
-    assert refinement.overfitted(system, fit, [10 * own[0], 10 * own[1]]) == [0]  # the other's points were given
-    assert refinement.overfitted(system, fit, [10 * own[0], 1000 * own[0]]) == []  # it is not what matters
+
+    def needing(first: float, second: float, peaked: float = 1.3, slow: bool = False) -> list[int]:
+        seen = [Seen(first * own[0], math.sqrt(first * own[0]) / peaked), Seen(second * own[1], 1.0)]
+        return refinement.needing(system, fit, seen, slow)
+
+    assert needing(2.0, 2.0) == []
+    assert needing(2.5, 2.5) == [0]  # the points of the other were given
+    assert needing(2.5, 2500.0) == []  # it is not what matters
+    assert needing(1.0, 1.0, peaked=2.1, slow=True) == [0]
+    assert needing(1.0, 1.0, peaked=1.9, slow=True) == []
+    assert needing(1.0, 1.0, peaked=2.1, slow=False) == []

@@ -44,11 +44,16 @@ def test_an_interruption_writes_the_last_state_and_is_handed_on(tmp_path: Path) 
     file = tmp_path / "run.pt"
     heard = Heard()
     journal = Journal(Checkpoint(file, every=100), [heard])
-    with pytest.raises(KeyboardInterrupt), journal.watched(1.0):
-        journal.publish(record(0), lambda: {"identity": {"a": "b"}, "x": 0})
-        journal.publish(record(1), lambda: {"identity": {"a": "b"}, "x": 1})
-        assert not file.exists()
-        raise KeyboardInterrupt
+
+    def run() -> None:
+        with journal.watched(1.0):
+            journal.publish(record(0), lambda: {"identity": {"a": "b"}, "x": 0})
+            journal.publish(record(1), lambda: {"identity": {"a": "b"}, "x": 1})
+            assert not file.exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
     assert heard.words[-1] is Status.RUNNING
     again = Journal(Checkpoint(file, every=100), [])
     saved = again.resume(file, {"a": "b"})

@@ -1,8 +1,9 @@
 """More points where an equation holds worse than on its own.
 
-Where the residual on fresh points is several times as large as on the points of an equation, it gets as many points again,
-drawn from the same place with a probability in proportion to the residual there (Wu, Zhu, Tan, Kartha, Lu 2023): most of them
-at a front, or in a corner. At the next look that says so these are drawn again. The points that the user gave stay.
+An equation gets as many points again where its residual on fresh points is larger than on its own, or where little is gained
+and the residual lives on a small part of the domain: at a front, in a corner. They are drawn from the same place with a
+probability in proportion to the size of the residual there (Wu, Zhu, Tan, Kartha, Lu 2023), and drawn again at every look
+that says so. The points that the user gave stay.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from torch import Tensor
 from gnvpro.pde.eliminate import Fit
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.points import PointSet
+from gnvpro.pde.residuals import Seen
 from gnvpro.pde.system import System
 
 OVERFIT = 1.5  # times the residual on the points: then there are too few of them
+PEAKED = 2.0  # root mean square over mean size of the residual: then it lives on a small part of the domain
 MATTERS = 0.1  # share of the misfit on fresh points below which an equation is left alone
 CANDIDATES = 8  # for each point drawn
 
@@ -28,15 +31,16 @@ class Refinement:
     def __init__(self, equations: Sequence[Equation], seed: int) -> None:
         self.given, self.seed = tuple(equations), seed
 
-    def overfitted(self, system: System, fit: Fit, squares: Sequence[float]) -> list[int]:
-        """The equations that need other points; `squares` are mean squares of the residuals on fresh points."""
+    def needing(self, system: System, fit: Fit, seen: Sequence[Seen], slow: bool) -> list[int]:
+        """The equations that need other points, from their residuals on fresh ones; `slow` where little was gained lately."""
         own = system.by_equation(fit.assembled.residual)
-        parts = [weight * square for weight, square in zip(system.weights, squares, strict=True)]
+        parts = [weight * each.mean_square for weight, each in zip(system.weights, seen, strict=True)]
         found = []
-        for i, (equation, square) in enumerate(zip(self.given, squares, strict=True)):
+        for i, (equation, each) in enumerate(zip(self.given, seen, strict=True)):
             on_points = float(own[i].square().sum()) / system.weights[i]
+            overfits = each.mean_square > OVERFIT**2 * on_points
             matters = parts[i] >= MATTERS * sum(parts)
-            if equation.can_be_redrawn and matters and square > OVERFIT**2 * on_points:
+            if equation.can_be_redrawn and matters and (overfits or (slow and each.peaked > PEAKED)):
                 found.append(i)
         return found
 

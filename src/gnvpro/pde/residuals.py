@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -46,6 +47,19 @@ class Residual(float):
         return f"Residual({self.name}: {float(self):.3g} {self.how}, {self.on_points:.3g} on its {self.rows} points)"
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A residual on points that it was not asked to vanish on."""
+
+    mean_square: float
+    mean_size: float
+
+    @property
+    def peaked(self) -> float:
+        """The root mean square over the mean of the sizes: 1.3 for a bell curve, large where few points make up the most."""
+        return math.sqrt(self.mean_square) / self.mean_size if self.mean_size > 0 else 1.0
+
+
 class Check:
     """The equations of a system at fresh points, as far as they can be had."""
 
@@ -62,34 +76,36 @@ class Check:
         self._fresh_system = System(system.field, drawn, [1.0] * len(drawn), system.constants) if drawn else None
 
     @torch.no_grad()
-    def mean_squares(self, x: Tensor, fit: Fit) -> list[float]:
-        """Of the residual of each equation."""
+    def seen(self, x: Tensor, fit: Fit) -> list[Seen]:
+        """The residual of each equation."""
         system = self.system
         fresh: list[Tensor] = []
         if self._fresh_system is not None:
             rows = self._fresh_system.residual(self._fresh_system.carry(x), x, fit.W)
-            fresh = self._fresh_system.by_equation(rows)
+            own = zip(self._fresh_system.by_equation(rows), self._fresh_system.roots, strict=True)
+            fresh = [part / root for part, root in own]
         leverage = fit.Q[: system.rows].square().sum(1)
         left_out = system.by_equation(fit.assembled.residual / (1.0 - leverage).clamp(min=1e-6))
         made, drawn = [], iter(fresh)
         for equation, root, rows in zip(self.fresh, system.roots, left_out, strict=True):
-            made.append(
-                float(rows.square().mean()) / root**2 if equation is None else float(next(drawn).square().sum())
-            )
+            residual = rows / root if equation is None else next(drawn)
+            made.append(Seen(float(residual.square().mean()), float(residual.abs().mean())))
         return made
 
-    def misfit(self, squares: Sequence[float]) -> float:
+    def misfit(self, seen: Sequence[Seen]) -> float:
         """What the misfit would be with these residuals."""
-        return 0.5 * sum(w * s for w, s in zip(self.system.weights, squares, strict=True))
+        return 0.5 * sum(w * s.mean_square for w, s in zip(self.system.weights, seen, strict=True))
 
     def report(self, x: Tensor, fit: Fit) -> list[Residual]:
         """One entry for each equation."""
         system = self.system
         own = system.by_equation(fit.assembled.residual)
         made = []
-        for i, square in enumerate(self.mean_squares(x, fit)):
+        for i, seen in enumerate(self.seen(x, fit)):
             equation = system.equations[i]
             on_points = math.sqrt(float(own[i].square().mean())) / system.roots[i]
             how = "left out" if self.fresh[i] is None else "on fresh points"
-            made.append(Residual(math.sqrt(square), on_points, equation.name or f"equation {i}", how, equation.rows))
+            made.append(
+                Residual(math.sqrt(seen.mean_square), on_points, equation.name or f"equation {i}", how, equation.rows)
+            )
         return made

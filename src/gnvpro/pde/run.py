@@ -24,7 +24,7 @@ from gnvpro.pde.objective import EquationPoint, Meter
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.system import System
-from gnvpro.pde.ways import Ways
+from gnvpro.pde.ways import ENOUGH, Ways
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 CHECK_EVERY = 10  # iterations between two looks at fresh points
@@ -123,12 +123,13 @@ class Run:
         """Measure the residuals on fresh points; change points, penalty and way where that says so."""
         assert self.region is not None
         point, bound = self.region.point, self.region.bound
-        squares = self.check.mean_squares(point.theta, point.fitted)
-        self.checked_misfit = self.check.misfit(squares)
+        seen = self.check.seen(point.theta, point.fitted)
+        self.checked_misfit = self.check.misfit(seen)
         notes = []
+        slow = self.ways.before < ENOUGH * point.value
         if self.ways.look(point.value, bound if isinstance(bound, Damping) else None):
             notes.append("head: " + ("together" if self.ways.together else "eliminated"))
-        which = self.refinement.overfitted(self.system, point.fitted, squares) if self.settings.grow else []
+        which = self.refinement.needing(self.system, point.fitted, seen, slow) if self.settings.grow else []
         if which:
             self.system = self.refinement.refined(self.system, point.theta, point.W, which, len(self.journal.history))
             changed = [self.system.equations[i] for i in which]
@@ -136,7 +137,7 @@ class Run:
                 "points: "
                 + ", ".join(f"{e.name or f'equation {i}'} {e.rows}" for i, e in zip(which, changed, strict=True))
             )
-        lower = self.settings.head_penalty is None and self.penalty > LEAST_PENALTY
+        lower = self.settings.head_penalty is None and self.penalty > 2 * LEAST_PENALTY
         if lower and point.value - point.misfit > point.misfit:
             self.penalty /= 10
             notes.append(f"head_penalty: {self.penalty:.0e}")

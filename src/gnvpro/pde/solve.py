@@ -141,7 +141,7 @@ def solve(
     try:
         run = Run(u, checked, settings, watchers)
         if resume and path is not None and path.exists():
-            with core.taken_up(path, u):
+            with core.taken_up(path, u, lambda: True):
                 run.resume(path)
         status = run.run()
     finally:
