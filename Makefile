@@ -18,11 +18,11 @@ demo: $(READY)
 	$(BIN)/gnvpro run cdr --method gnvpro --method adam --work 50 --out runs/demo --overwrite
 	$(BIN)/gnvpro report runs/demo
 
-# Everything, in under ten minutes; `check` is for between two edits, and leaves out what is marked slow.
+# Everything, in under ten minutes; `check` is for between two edits: no slow tests, two variants of each of the others.
 test: lint types tests
 
 check: lint types
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal --quick
 
 lint: $(READY)
 	$(BIN)/ruff check .
