@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from test_readme import python_blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-RUNNABLE = ("index", "method", "choose", "own_loop", "extend", "faq", "equations")
+RUNNABLE = (
+    "index",
+    "method",
+    "choose",
+    "own_loop",
+    "extend",
+    "faq",
+    "equations",
+    "coming/deep_learning",
+    "coming/scikit_learn",
+    "coming/matlab",
+    "coming/deepxde",
+)
+NOTEBOOKS = sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
@@ -25,9 +41,45 @@ def test_the_blocks_of_a_page_run_in_order(page: str) -> None:
         exec(compile(block, str(path), "exec", dont_inherit=True), names)
 
 
+def notebook_tools() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("notebook_tools", DOCS / "notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_and_its_assertions_hold(name: str) -> None:
+    notebook = json.loads((DOCS / "notebooks" / f"{name}.ipynb").read_text())
+    notebook_tools().run(notebook, name)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert sum("assert " in "".join(cell["source"]) for cell in code) >= 2
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_shown_with_its_outputs(name: str) -> None:
+    notebook = json.loads((DOCS / "notebooks" / f"{name}.ipynb").read_text())
+    page = notebook_tools().page(notebook, name)
+    assert page.startswith("# ")
+    assert "data:image/png;base64," in page  # run `python docs/notebooks.py` after a change
+    for cell in notebook["cells"]:
+        assert "".join(cell["source"]) in page
+        assert cell["cell_type"] == "markdown" or cell["execution_count"], "python docs/notebooks.py writes the outputs"
+
+
+def test_a_cell_that_fails_fails_the_test() -> None:
+    cell = {"cell_type": "code", "source": ["x = 1\n", "assert x == 2"], "outputs": []}
+    with pytest.raises(AssertionError):
+        notebook_tools().run({"cells": [cell]}, "bad")
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE))
-    assert listed == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert listed == pages | {f"notebooks/{name}.md" for name in NOTEBOOKS}
 
 
 @pytest.mark.parametrize(
@@ -54,5 +106,6 @@ def test_every_example_is_on_its_page() -> None:
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
     """Neither pages nor settings refer to another host."""
-    for path in [ROOT / "mkdocs.yml", *DOCS.rglob("*.css"), *(DOCS / f"{page}.md" for page in RUNNABLE)]:
-        assert "://" not in path.read_text(), path
+    pages = (DOCS / f"{page}.md" for page in RUNNABLE)
+    for path in [ROOT / "mkdocs.yml", *DOCS.rglob("*.css"), DOCS / "javascripts" / "formulas.js", *pages]:
+        assert not re.search(r"(?<!file)://(?!\s)", path.read_text()), path

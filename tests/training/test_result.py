@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
@@ -46,6 +47,13 @@ def test_the_plot_shows_what_the_records_hold(result, against):
     assert drawn["accuracy"]["validation"].get_ydata().tolist() == result.history.column("validation_accuracy")
     radii = [radius for radius in result.history.column("radius") if radius is not None]
     assert drawn["size of the step"]["trust radius"].get_ydata().tolist() == radii
+
+
+def test_penalties_are_drawn_where_they_change(result):
+    assert "penalties" not in lines(result.plot())
+    changed = [dataclasses.replace(record, theta_penalty=0.1 / (k + 1)) for k, record in enumerate(result.history)]
+    drawn = lines(gnvpro.History(changed).plot())
+    assert drawn["penalties"]["theta_penalty"].get_ydata().tolist() == [0.1 / (k + 1) for k in range(len(changed))]
 
 
 def test_an_axis_that_is_not_there_is_named(result):

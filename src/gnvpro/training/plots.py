@@ -37,7 +37,7 @@ def history_figure(records: Sequence[Record], against: str = "work") -> Figure:
     check_choice("against", against, AXES)
     if not records:
         raise ValueError("the history has no record yet: train first, then plot")
-    drawn = [(title, lines) for title, lines in PANELS if any(points(records, line[0], against) for line in lines)]
+    drawn = [(title, lines) for title, lines in PANELS if any(says_something(records, line[0]) for line in lines)]
     columns = len(drawn) if len(drawn) <= 3 else 2
     rows = math.ceil(len(drawn) / columns)
     figure = new_figure(4.8 * columns, 3.2 * rows)
@@ -48,6 +48,12 @@ def history_figure(records: Sequence[Record], against: str = "work") -> Figure:
     for axes in panels[len(drawn) :]:
         axes.set_visible(False)
     return figure
+
+
+def says_something(records: Sequence[Record], field: str) -> bool:
+    """Whether a field has numbers; penalties that never change are in the summary."""
+    values = [value for _, value in points(records, field, "iteration")]
+    return len(set(values)) > 1 if field.endswith("penalty") else bool(values)
 
 
 def panel(axes: Any, records: Sequence[Record], lines: Sequence[tuple[str, str, str, str]], against: str) -> None:
@@ -62,7 +68,8 @@ def panel(axes: Any, records: Sequence[Record], lines: Sequence[tuple[str, str, 
         if field in ("radius", "damping"):
             rejected = points([record for record in records if not record.accepted], field, against)
             if rejected:
-                axes.plot(*zip(*rejected, strict=True), "x", color=GREY, ms=5, label="rejected trial")
+                label = "" if any(line.get_marker() == "x" for line in axes.get_lines()) else "rejected trial"
+                axes.plot(*zip(*rejected, strict=True), "x", color=GREY, ms=5, label=label)
     if spans_decades(values):
         axes.set_yscale("log")
         readable_log_axis(axes.yaxis, min(values), max(values))
