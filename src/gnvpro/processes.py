@@ -56,6 +56,11 @@ class Processes:
         Processes._begun[group.group_name] += 1
         self._prefix = f"gnvpro/{group.group_name}/{Processes._begun[group.group_name]}"
 
+    @staticmethod
+    def of(group: Any) -> Processes:
+        """Those of a group, or themselves."""
+        return group if isinstance(group, Processes) else Processes(group)
+
     @property
     def alone(self) -> bool:
         """Whether there is no group."""

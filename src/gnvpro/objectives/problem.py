@@ -119,7 +119,7 @@ class Problem:
         memory: float | None = None,
         process_group: Any = None,
     ) -> None:
-        self.processes = Processes(process_group)
+        self.processes = Processes.of(process_group)
         several = not self.processes.alone
         with self.processes.together():
             model = bare(check_model(model))

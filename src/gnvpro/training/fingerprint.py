@@ -56,23 +56,6 @@ def digest(tensors: list[Tensor]) -> str:
     return total.hexdigest()[:16]
 
 
-class Digest:
-    """A hash of content that comes in parts; where they end makes no difference."""
-
-    def __init__(self) -> None:
-        self._columns: list[Any] = []
-
-    def update(self, tensors: list[Tensor]) -> None:
-        """The next samples."""
-        self._columns = self._columns or [hashlib.sha256() for _ in tensors]
-        for total, tensor in zip(self._columns, tensors, strict=True):
-            total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-    def text(self) -> str:
-        """Of all that came."""
-        return _hash("".join(total.hexdigest() for total in self._columns))
-
-
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

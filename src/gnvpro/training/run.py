@@ -30,6 +30,7 @@ from gnvpro.minimize.step_rules import loaded_bound, saved_bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import HeldOut, Problem
 from gnvpro.training import checkpoint
+from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.levels import prolongated
@@ -113,6 +114,7 @@ class Run:
         identity: dict[str, Any],
     ) -> None:
         self.problem, self.validation, self.plan = problem, validation, plan
+        self.processes = problem.processes
         self.listeners, self.identity = listeners, identity
         self.meter, self.batches = problem.meter, plan.method.parts()
         self.history = History()
@@ -148,7 +150,7 @@ class Run:
                 self._next_level()
             self._finish()
         except BaseException:
-            if self._snapshot is not None:
+            if self._snapshot is not None and self.plan.checkpoint is not None:
                 self._write(self._snapshot)
             self.status = Status.RUNNING
             raise
@@ -347,6 +349,7 @@ class Run:
             effective_parameters=said.effective_parameters if said else None,
             evidence=said.log_evidence if said else None,
         )
+        record = agreed(self.processes, record, point.theta, point.W)
         self.history.append(record)
         self._improved = self._improved.after(record)
         return record
@@ -413,12 +416,10 @@ class Run:
         now = time.perf_counter()
         self._written = Written(len(self.history), now, now - started)
 
-    def resume(self) -> None:
-        """Take up the run that the checkpoint is of."""
-        assert self.plan.checkpoint is not None
-        path = Path(self.plan.checkpoint.path)
+    def resume(self, path: Path) -> None:
+        """Take up the run that the checkpoint is of; the first process reads it."""
         self.taking_up = True
-        saved = checkpoint.load(path)
+        saved = self.processes.from_first(lambda: checkpoint.load(path))
         checkpoint.check_same_run(path, saved["identity"], self.identity)
         self.cursor = Cursor(**saved["cursor"])
         model = self.problem.network.model

@@ -21,14 +21,17 @@ from gnvpro.objectives.stream import Stream
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
+from gnvpro.processes import Processes
 from gnvpro.samples.several import Inputs, entries_per_sample, tensors_of
+from gnvpro.training.agreement import check_settings
 from gnvpro.training.checkpoint import Checkpoint, taken_up
-from gnvpro.training.fingerprint import Digest, describe, digest, model_parts
+from gnvpro.training.fingerprint import describe, model_parts
 from gnvpro.training.history import Record
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listener
 from gnvpro.training.result import Result
 from gnvpro.training.run import Plan, Run
+from gnvpro.training.sample_digest import SampleDigest
 from gnvpro.training.summary import setup_of
 
 HASHED_ROWS = 10_000  # samples at a time
@@ -54,6 +57,7 @@ def train(
     checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
     listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
+    process_group: Any = None,
 ) -> Result:
     """Train the model in place.
 
@@ -93,6 +97,10 @@ def train(
         listeners: what watches the run, one or several: "progress" for a progress bar (lines where there is no terminal), a
             function of one `Record`, called when the model holds the last accepted theta and W, or an object such as
             `gnvpro.listeners.CSVFile("history.csv")`. Left out, nothing is shown.
+        process_group: of `torch.distributed`, such as `torch.distributed.group.WORLD`: every process of it makes this call with
+            its own part of the samples (of any size, or none) and of the validation set, and all else the same. Training begins
+            at the model of rank 0, and ends with the same model and history everywhere. Rank 0 alone writes the checkpoint and
+            has listeners. Left out, this process trains alone.
 
     Returns:
         The model, why the run ended, and its history.
@@ -113,31 +121,32 @@ def train(
         >>> bool(torch.allclose(model(inputs), targets, atol=1e-2))
         True
     """
-    chosen = as_method(method, solver)
-    several = listeners if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
-    watchers = [as_listener(each) for each in several]
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
-    plan = Plan(
-        method=chosen,
-        budgets=check_work(work, chosen.levels),
-        iterations=math.inf if iterations is None else check_count("iterations", iterations, 0),
-        keep_best=check_choice("keep", keep, ("last", "best")) == "best",
-        patience=math.inf if patience is None else check_count("patience", patience, 1),
-        checkpoint=checkpoint,
-    )
-    check_model(model)
-    if plan.keep_best and validation is None:
-        raise ValueError('keep="best" needs validation=(inputs, targets) to know which model is best')
-    if patience is not None and validation is None:
-        raise ValueError(f"patience={patience} needs validation=(inputs, targets) to know what is better")
-    if chosen.levels > 1 and not can_be_refined(model):
-        raise ValueError(
-            f"levels={chosen.levels} needs a model with a module that has a method prolongated(), such as "
-            f"gnvpro.networks.NeuralODE; {type(model).__name__} has none"
+    processes = Processes.of(process_group)
+    with processes.together():
+        chosen = as_method(method, solver)
+        several = listeners if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
+        watchers = [as_listener(each) for each in several]
+        plan = Plan(
+            method=chosen,
+            budgets=check_work(work, chosen.levels),
+            iterations=math.inf if iterations is None else check_count("iterations", iterations, 0),
+            keep_best=check_choice("keep", keep, ("last", "best")) == "best",
+            patience=math.inf if patience is None else check_count("patience", patience, 1),
+            checkpoint=as_checkpoint(checkpoint) if processes.is_first else None,
         )
-    if resume and plan.checkpoint is None:
-        raise ValueError("resume=True needs checkpoint=PATH to resume from")
+        check_model(model)
+        if plan.keep_best and validation is None:
+            raise ValueError('keep="best" needs validation=(inputs, targets) to know which model is best')
+        if patience is not None and validation is None:
+            raise ValueError(f"patience={patience} needs validation=(inputs, targets) to know what is better")
+        if chosen.levels > 1 and not can_be_refined(model):
+            raise ValueError(
+                f"levels={chosen.levels} needs a model with a module that has a method prolongated(), such as "
+                f"gnvpro.networks.NeuralODE; {type(model).__name__} has none"
+            )
+        samples = None if validation is None else check_validation(validation)
+        if resume and checkpoint is None:
+            raise ValueError("resume=True needs checkpoint=PATH to resume from")
     problem = Problem(
         model,
         inputs,
@@ -149,18 +158,26 @@ def train(
         head=chosen.head,
         eliminator=chosen.eliminator,
         memory=chosen.memory,
+        process_group=processes,
+    )
+    given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
+    check_settings(
+        processes, {**settings_of(problem, plan), "work": plan.budgets, "iterations": plan.iterations, **given}
     )
     warn_of_modes(model, stacklevel=3)
-    with evaluating(model), suitable_threads(len(problem.inputs) * entries_per_sample(problem.inputs)):
-        held_out = None if validation is None else problem.held_out(*check_validation(validation))
-        trouble = chosen.why_not(problem) or why_no_search(chosen, problem)
-        if trouble is not None:
-            raise ValueError(trouble)
-        identity = {} if plan.checkpoint is None else run_identity(problem, held_out, plan)
-        run = Run(problem, held_out, plan, watchers, identity)
-        if resume and plan.checkpoint is not None and Path(plan.checkpoint.path).exists():
-            with taken_up(Path(plan.checkpoint.path), model, lambda: run.taking_up):
-                run.resume()
+    entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
+    with evaluating(model), suitable_threads(entries), processes.noting_failures():
+        held_out = None if samples is None else problem.held_out(*samples)
+        with processes.together():
+            trouble = chosen.why_not(problem) or why_no_search(chosen, problem)
+            if trouble is not None:
+                raise ValueError(trouble)
+        identity = {} if checkpoint is None else run_identity(problem, held_out, plan)
+        run = Run(problem, held_out, plan, watchers if processes.is_first else [], identity)
+        path = path_of(checkpoint)
+        if resume and path is not None and processes.from_first(path.exists):
+            with taken_up(path, model, lambda: run.taking_up):
+                run.resume(path)
                 status = run.run()
         else:
             status = run.run()
@@ -181,7 +198,7 @@ def why_no_search(method: Method, problem: Problem) -> str | None:
 
 
 @contextmanager
-def suitable_threads(entries: int) -> Iterator[None]:
+def suitable_threads(entries: float) -> Iterator[None]:
     """One thread where arrays are so small that several would mostly wait for each other; as many as before afterwards."""
     before = torch.get_num_threads()
     if entries < MAX_SINGLE_THREAD_ENTRIES:
@@ -201,25 +218,9 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
     return (check_number("work", work, 0.0) / levels,) * levels
 
 
-def sample_parts(name: str, inputs: Inputs, misfit: Misfit) -> dict[str, str]:
-    """Hashes of samples; those that are not held are read once more."""
-    if not isinstance(inputs, Stream):
-        parts = {"inputs": tensors_of(inputs), "targets": [misfit.targets], "sample_weight": [misfit.weights]}
-        return {name + key: digest(tensors) for key, tensors in parts.items()}
-    hashes = {"inputs": Digest(), "targets": Digest(), "sample_weight": Digest()}
-    for chunk in inputs.chunks(HASHED_ROWS):
-        hashes["inputs"].update(tensors_of(chunk.data.inputs))
-        hashes["targets"].update([chunk.data.targets])
-        hashes["sample_weight"].update([chunk.data.weights])
-    return {name + key: total.text() for key, total in hashes.items()}
-
-
-def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
-    """Everything that decides the numbers of a run, except where theta starts."""
-    samples: dict[str, tuple[Inputs, Misfit]] = {"": (problem.inputs, problem.misfit)}
-    if held_out is not None:
-        samples["validation "] = (held_out.inputs, held_out.misfit)
-    settings = {
+def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """What decides the numbers of a run beside the samples and the model."""
+    return {
         "loss": problem.loss,
         "theta_penalty": problem.penalty,
         "head_penalty": problem.head_penalty,
@@ -231,10 +232,44 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
         "method": plan.method,
         "keep": "best" if plan.keep_best else "last",
         "patience": plan.patience,
-        "validation": held_out is not None,
     }
+
+
+def digest_of(inputs: Inputs, misfit: Misfit) -> SampleDigest:
+    """The hash of samples; those that are not held are read once more."""
+    digest = SampleDigest()
+    if isinstance(inputs, Stream):
+        for chunk in inputs.chunks(HASHED_ROWS):
+            digest.update(tensors_of(chunk.data.inputs), chunk.data.targets, chunk.data.weights)
+    else:
+        digest.update(tensors_of(inputs), misfit.targets, misfit.weights)
+    return digest
+
+
+def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
+    """Everything that decides the numbers of a run, except where theta starts."""
+    samples: dict[str, tuple[Inputs, Misfit]] = {"": (problem.inputs, problem.misfit)}
+    if held_out is not None:
+        samples["validation "] = (held_out.inputs, held_out.misfit)
+    content = {}
+    for name, given in samples.items():
+        hashes = digest_of(*given).texts(problem.processes)
+        content.update({name + part: text for part, text in hashes.items()})
+    settings = {**settings_of(problem, plan), "validation": held_out is not None}
     return {
         **model_parts(problem.network.model),
-        **{key: text for name, given in samples.items() for key, text in sample_parts(name, *given).items()},
+        **content,
         **{name: describe(name, value) for name, value in settings.items()},
     }
+
+
+def path_of(checkpoint: str | Path | Checkpoint | None) -> Path | None:
+    """The file of a checkpoint."""
+    if checkpoint is None:
+        return None
+    return Path(checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint)
+
+
+def as_checkpoint(checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
+    """A path as a checkpoint with its defaults."""
+    return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)

@@ -1,0 +1,42 @@
+"""What the processes of a run must agree on: its settings before any work, and after every iteration where it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from gnvpro.processes import Processes
+from gnvpro.training.fingerprint import describe
+from gnvpro.training.history import Record
+
+
+def check_settings(processes: Processes, settings: Mapping[str, Any]) -> None:
+    """An error for all where a process was called with other settings."""
+    if not processes.alone:
+        processes.check_same({name: _described(name, value) for name, value in settings.items()})
+
+
+def _described(name: str, value: Any) -> str:
+    try:
+        return describe(name, value)
+    except TypeError:  # an object that cannot say what it is: its class must do
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def agreed(processes: Processes, record: Record, theta: Tensor, W: Tensor) -> Record:
+    """The record with the first process's clock; an error that names whoever stands elsewhere than the others."""
+    if processes.alone:
+        return record
+    timeless = dataclasses.replace(record, seconds=0.0, inner_seconds=0.0)
+    checksum = zlib.crc32(json.dumps(timeless.to_dict()).encode())
+    for tensor in (theta, W):
+        checksum = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), checksum)
+    everyone = processes.gather([checksum, record.seconds, record.inner_seconds])
+    processes.check_sums(everyone[:, 0].tolist())
+    seconds, inner = everyone[0, 1:].tolist()
+    return dataclasses.replace(record, seconds=seconds, inner_seconds=inner)
