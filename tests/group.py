@@ -1,9 +1,8 @@
-"""Two processes of a gloo group, started once for many cases: starting one takes seconds."""
+"""Processes of a gloo group, started once for many cases: starting one takes seconds."""
 
 from __future__ import annotations
 
 import datetime
-import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -14,30 +13,39 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-TIMEOUT = 60  # seconds
+TIMEOUT = 60  # seconds of the group
+
+Keep = Callable[[str, Any], None]
 
 
-def run_in_group(work: Callable[..., Any], *arguments: Any, size: int = 2, timeout: float = TIMEOUT) -> list[Any]:
-    """What `work(rank, ...)` returns in each process; whatever it raises is returned as text."""
+def run_in_group(
+    work: Callable[..., None], *arguments: Any, size: int = 2, timeout: float = TIMEOUT
+) -> list[dict[str, Any]]:
+    """What `work(rank, keep, ...)` kept by name in each process; what it raised is kept as "error"."""
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.start_processes(
-            _begin, (work, arguments, size, folder, timeout), nprocs=size, join=False, start_method="spawn"
-        )
-        try:
-            while not context.join(timeout=2 * timeout):
-                pass
-        except mp.ProcessExitedException:
-            pass  # a process that the case kills: the others say what they saw of it
-        return [_result(Path(folder) / f"{rank}.pt") for rank in range(size)]
+        started = [
+            mp.get_context("spawn").Process(target=_begin, args=(rank, size, folder, timeout, work, arguments))
+            for rank in range(size)
+        ]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join(10 * timeout)
+            if process.is_alive():
+                process.kill()
+        kept: list[dict[str, Any]] = [{} for _ in range(size)]
+        for file in sorted(Path(folder).glob("*.pt"), key=lambda path: path.stat().st_mtime_ns):
+            rank, name, value = torch.load(file, weights_only=False)
+            kept[rank][name] = value
+        return kept
 
 
-def _result(path: Path) -> Any:
-    return torch.load(path, weights_only=False) if path.exists() else None
+def _begin(rank: int, size: int, folder: str, timeout: float, work: Callable[..., None], arguments: Any) -> None:
+    def keep(name: str, value: Any) -> None:
+        count[0] += 1
+        torch.save((rank, name, value), f"{folder}/{rank}_{count[0]}.pt")
 
-
-def _begin(
-    rank: int, work: Callable[..., Any], arguments: tuple[Any, ...], size: int, folder: str, timeout: float
-) -> None:
+    count = [0]
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -47,9 +55,6 @@ def _begin(
         timeout=datetime.timedelta(seconds=timeout),
     )
     try:
-        made = work(rank, *arguments)
+        work(rank, keep, *arguments)
     except BaseException:
-        made = traceback.format_exc()
-    path = os.path.join(folder, f"{rank}.pt")
-    torch.save(made, path + ".part")
-    os.replace(path + ".part", path)
+        keep("error", traceback.format_exc())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import gnvpro
 from cases import Poisson
 from gnvpro.networks import MLP, NeuralODE
-from group import run_in_group
+from group import Keep, run_in_group
 
 F64 = torch.float64
 N = 90
@@ -116,23 +116,21 @@ def trained(case: Case, part: slice, seed: int, group: Any) -> tuple[list[float]
     return result.history.column("loss"), W, history
 
 
-def in_two(rank: int) -> dict[str, Any]:
+def in_two(rank: int, keep: Keep) -> None:
     """Every case in two processes; the first process also trains alone, on all samples."""
-    made: dict[str, Any] = {}
     for name, case in CASES.items():
         part = slice(0, case.cut) if rank == 0 else slice(case.cut, N)
         # each process has a model of its own to begin with: rank 0's counts
-        made[name] = trained(case, part, seed=rank, group=dist.group.WORLD)
+        keep(name, trained(case, part, seed=rank, group=dist.group.WORLD))
         if rank == 0:
-            made[f"{name}, alone"] = trained(case, slice(0, N), seed=0, group=None)
-    return made
+            keep(f"{name}, alone", trained(case, slice(0, N), seed=0, group=None))
 
 
 @cache
 def both() -> list[dict[str, Any]]:
     made = run_in_group(in_two)
     for each in made:
-        assert isinstance(each, dict), each
+        assert "error" not in each, each["error"]
     return made
 
 
