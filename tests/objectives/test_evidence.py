@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro import Problem, Tikhonov, time_differences
-from gnvpro.network.subspace import choose_subspace
 from gnvpro.networks import MLP, NeuralODE
-from gnvpro.objectives.evidence import DenseJointMatrix, Penalties, dense_joint_matrix, evidence
+from gnvpro.objectives.evidence import DenseJointMatrix, Penalties, evidence
+from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.quadrature import KrylovJointMatrix
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.penalty_search import assembled
 
 F64 = torch.float64
 AT = Penalties(3e-3, 2e-2)
@@ -33,10 +34,7 @@ def make(loss: str, outputs: int, weighted: bool = False, model: nn.Module | Non
 
 
 def matrix_of(point: ReducedPoint) -> DenseJointMatrix:
-    problem = point.problem
-    prior = replace(problem.theta_penalty, alpha=1.0).hessian(point.theta)
-    subspace = choose_subspace(problem.network.model, problem.network.parameters, point.theta, prior)
-    return dense_joint_matrix(point, subspace, subspace.reduce(subspace.reduce(prior).T))
+    return assembled(point)[0]
 
 
 def joint_reference(point: ReducedPoint) -> Tensor:
@@ -101,3 +99,18 @@ def test_quadrature_agrees_with_dense_algebra_on_average(loss: str, outputs: int
     U = torch.linalg.solve(head_block, joint_reference(point)[q:, :q])
     head = torch.linalg.inv(head_block).trace() + (U @ torch.linalg.solve(S, U.T)).trace()
     assert found.head_trace == pytest.approx(float(head), rel=0.1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("loss", "outputs"), [("least_squares", 1), ("least_squares", 6), ("logistic", 1)])
+def test_the_spread_of_outputs_is_that_of_the_joint_gauss_newton_matrix(
+    loss: str, outputs: int, weighted: bool
+) -> None:
+    point = make(loss, outputs, weighted)
+    matrix, subspace = assembled(point)
+    new = torch.randn(7, 3, dtype=F64)
+    spread = JointPosterior.of(point, matrix, subspace, 30.0).spread(point.problem.network.model, new)
+    there = Problem(point.problem.network.model, new, torch.zeros(7, outputs), loss=loss).full
+    J = there.at(there.join(point.theta, point.W)).jacobian().dense()
+    exact = (J.T * torch.linalg.solve(30.0 * joint_reference(point), J.T)).sum(0)
+    assert torch.allclose(spread.flatten(), exact, rtol=1e-10)

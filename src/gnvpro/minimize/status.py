@@ -14,6 +14,7 @@ class Status(enum.Enum):
 
     RUNNING = "The run has not finished."
     CONVERGED = "The gradient is below its tolerance."
+    SETTLED = "The objective has settled: it hardly falls any more for the work it takes."
     WORK_SPENT = "The work budget is spent."
     ITERATIONS_SPENT = "The iteration cap is reached."
     SWEEPS_DONE = "All sweeps over the batches are done."

@@ -80,6 +80,7 @@ class DenseJointMatrix:
     prior: Tensor  # B'B, (q, q)
     coupling: Tensor  # (q, c, f), for c blocks of the head
     head_values: Tensor  # (f,) eigenvalues of each
+    head_vectors: Tensor  # (f, f) and eigenvectors
     copies: int  # how many blocks the head has
 
     @property
@@ -87,16 +88,20 @@ class DenseJointMatrix:
         """The rank of B."""
         return int(torch.linalg.matrix_rank(self.prior, hermitian=True)) if self.prior.numel() else 0
 
+    def factor(self, at: Penalties) -> Tensor:
+        """The Cholesky factor of S."""
+        U = (self.coupling / (self.head_values + at.head)).flatten(1)
+        return damped_cholesky(self.theta_block + at.theta * self.prior - U @ self.coupling.flatten(1).T)[0]
+
     def spectrum(self, at: Penalties) -> Spectrum:
         """Determinant and traces, from one Cholesky factor of S."""
         shifted = self.head_values + at.head
         U = (self.coupling / shifted).flatten(1)
-        S = self.theta_block + at.theta * self.prior - U @ self.coupling.flatten(1).T
-        factor, _ = damped_cholesky(S)
+        factor = self.factor(at)
         whitened = torch.linalg.solve_triangular(factor, U, upper=False)
         return Spectrum(
             log_det=float(self.copies * shifted.log().sum() + 2 * factor.diagonal().log().sum()),
-            theta_trace=float((torch.cholesky_inverse(factor) * self.prior).sum()) if len(S) else 0.0,
+            theta_trace=float((torch.cholesky_inverse(factor) * self.prior).sum()) if len(factor) else 0.0,
             head_trace=float(self.copies * (1 / shifted).sum() + whitened.square().sum()),
         )
 
@@ -105,10 +110,10 @@ def dense_joint_matrix(point: ReducedPoint, subspace: Subspace, prior: Tensor) -
     """Assemble it: min(n_targets, n_features) backward passes; `prior` is B'B in the coordinates of the subspace."""
     values, vectors, copies = head_eigen(point)
     if subspace.count == 0:
-        return DenseJointMatrix(prior, prior, values.new_zeros((0, 1, len(values))), values, copies)
+        return DenseJointMatrix(prior, prior, values.new_zeros((0, 1, len(values))), values, vectors, copies)
     A, T = joint_parts(point, subspace)
     T = T if point.problem.misfit.identity_hessian else T.reshape(len(T), 1, -1)
-    return DenseJointMatrix(A, prior, T @ vectors, values, copies)
+    return DenseJointMatrix(A, prior, T @ vectors, values, vectors, copies)
 
 
 def head_eigen(point: ReducedPoint) -> tuple[Tensor, Tensor, int]:

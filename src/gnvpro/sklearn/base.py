@@ -6,12 +6,7 @@ What is fitted is the plain module `module_`: it takes inputs as they came and r
 the scaling of the inputs is its first layer, the scaling of the targets is folded into its head. Everything is computed in
 double precision. Attributes that end in an underscore exist after `fit`, as everywhere in scikit-learn.
 
-    penalties = c / n                    classification
-    penalties = c noise / n              least squares: noise, the variance of the residuals with the parameters that the
-                                         data determine counted (`posterior`), is estimated between rounds of training
-
-A Gaussian prior of unit variance on the weights of a network of standardised inputs and targets would have c = 1. Only a
-penalty that follows the noise serves both a surrogate of a smooth function and the diabetes data, which are half noise.
+Penalties are found from the data, by the evidence (`gnvpro.objectives.evidence`), unless they are given as numbers.
 """
 
 from __future__ import annotations
@@ -33,16 +28,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.arguments import check_choice, check_count
 from gnvpro.head.eliminator import WarmStart, append_bias_column
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating
 from gnvpro.networks import MLP
+from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.training.history import History
 from gnvpro.training.train import train
 
 Array = NDArray[Any]
@@ -56,11 +51,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "logistic": nn.Sigmoid,
 }
-# Defaults of both penalties, divided by the number of samples; docs/estimators.md says what they were chosen on.
-# Weights of a unit Gaussian prior would have 1 for classification and the variance of the noise for least squares.
-PENALTY = {"least_squares": 10.0, "logistic": 3.0, "multinomial": 3.0}
-FIRST_NOISE = 0.02  # share of the targets' variance; from a large one training may never leave a too smooth model
-ROUNDS = (0.25, 0.25, 0.5)  # shares of the work, after which the variance of the noise is estimated again
+BATCHED_PENALTY = 1.0  # divided by the number of samples: for methods on batches, which cannot search
 
 
 class Standardize(nn.Module):
@@ -88,14 +79,6 @@ class Part:
     weights: Tensor
 
 
-@dataclass(frozen=True)
-class Penalties:
-    """Those of a round of training."""
-
-    theta: float
-    head: float
-
-
 class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
 
@@ -106,10 +89,10 @@ class NetworkEstimator(BaseEstimator, ABC):
         features: nn.Module | Callable[[int], nn.Module] | None = None,
         *,
         method: str | Method = "gnvpro",
-        solver: str | Solver | None = "krylov",
-        work: float = 200.0,
-        theta_penalty: float | None = None,
-        head_penalty: float | None = None,
+        solver: str | Solver | None = None,
+        work: float | None = None,
+        theta_penalty: float | str = "auto",
+        head_penalty: float | str = "auto",
         max_iter: int | None = None,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -143,59 +126,49 @@ class NetworkEstimator(BaseEstimator, ABC):
         model = nn.Sequential(OrderedDict(features=features, head=head))
         part = Part(inputs[rows], goals[rows], shares[rows])
         rest = None if held_out is None else Part(inputs[held_out], goals[held_out], shares[held_out])
-        history = History()
-        # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
-        takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
-        method = as_method(self.method, self.solver if takes_solver else None)
-        method = replace(method, seed=seed, memory=method.memory if self.memory is None else self.memory)
-        for share in ROUNDS if self._learns_noise else (1.0,):
-            usual = max(1e-10, PENALTY[loss] * self._noise(part) / float(part.weights.sum()))
-            penalties = Penalties(
-                usual if self.theta_penalty is None else self.theta_penalty,
-                usual if self.head_penalty is None else self.head_penalty,
-            )
-            result = train(
-                model,
-                part.inputs,
-                part.targets,
-                loss=loss,
-                method=method,
-                sample_weight=part.weights,
-                theta_penalty=penalties.theta,
-                head_penalty=penalties.head,
-                work=share * check_number("work", self.work, 0.0),
-                iterations=None if self.max_iter is None else max(0, self.max_iter - len(history)),
-                validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),
-                keep="last" if rest is None else "best",
-                patience=None if rest is None else self.patience,
-                listeners=["progress"] if self.verbose else [],
-            )
-            history = concatenate_runs(history, result.history)
-            problem = Problem(
-                model,
-                part.inputs,
-                part.targets,
-                loss=loss,
-                theta_penalty=penalties.theta,
-                head_penalty=penalties.head,
-                sample_weight=part.weights,
-                memory=method.memory,
-            )
-            self._learn_posterior(problem, float(part.weights.sum()), rest)
-        self.history_, self.status_ = history, result.status
-        self.loss_curve_ = history.column("loss")
-        self.n_iter_ = len(history) - 1
+        settings = self._training(loss, part, seed)
+        result = train(
+            model,
+            part.inputs,
+            part.targets,
+            validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),
+            keep="last" if rest is None else "best",
+            patience=None if rest is None else self.patience,
+            work=1e5 if self.work is None else self.work,
+            iterations=self.max_iter,
+            listeners=["progress"] if self.verbose else [],
+            **settings,
+        )
+        last = result.history[-1]
+        problem = Problem(
+            model,
+            part.inputs,
+            part.targets,
+            loss=loss,
+            theta_penalty=last.theta_penalty,
+            head_penalty=last.head_penalty,
+            sample_weight=part.weights,
+            memory=self.memory,
+        )
+        self._learn_posterior(problem, float(part.weights.sum()), rest)
+        self.chosen_ = result.chosen
+        self.history_, self.status_ = result.history, result.status
+        self.loss_curve_ = result.history.column("loss")
+        self.n_iter_ = sum(record.note is None for record in result.history) - 1
         first = [] if scaler is None else [("scaling", Standardize(scaler.mean_, scaler.scale_))]
         self.module_ = nn.Sequential(OrderedDict([*first, ("features", features), ("head", head)])).eval()
 
-    @property
-    def _learns_noise(self) -> bool:
-        """Whether a penalty follows from the variance of the noise."""
-        return False
-
-    def _noise(self, part: Part) -> float:
-        """The variance of the noise as far as it is known."""
-        return 1.0
+    def _training(self, loss: str, part: Part, seed: int) -> dict[str, Any]:
+        """Loss, method and penalties, as `train` takes them."""
+        # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
+        takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
+        method = as_method(self.method, self.solver if takes_solver else None)
+        method = replace(method, seed=seed, memory=self.memory)
+        penalties = {"theta_penalty": self.theta_penalty, "head_penalty": self.head_penalty}
+        if method.parts() is not None or not method.whole_set:
+            usual = BATCHED_PENALTY / float(part.weights.sum())
+            penalties = {name: usual if value == "auto" else value for name, value in penalties.items()}
+        return {"loss": loss, "method": method, "sample_weight": part.weights, **penalties}
 
     @abstractmethod
     def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
@@ -234,12 +207,18 @@ class NetworkEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False))
 
-    def _outputs(self, X: Any, spread: HeadPosterior | None = None) -> tuple[Tensor, Tensor | None]:
-        """What the module computes and, from a posterior of the head, how much is not known there."""
+    def _outputs(self, X: Any) -> tuple[Tensor, Tensor]:
+        """What the module computes, and the inputs."""
         with torch.no_grad():
             inputs = self._inputs(X)
-            outputs = self.module_(inputs)
-            return outputs, None if spread is None else spread.spread(features_of(self.module_, inputs))
+            return self.module_(inputs), inputs
+
+    def _spread(self, posterior: JointPosterior | HeadPosterior, inputs: Tensor) -> Tensor:
+        """How much is not known about the outputs, from a posterior of theta and head or of the head alone."""
+        if isinstance(posterior, HeadPosterior):
+            return posterior.spread(features_of(self.module_, inputs))
+        with torch.no_grad():
+            return posterior.spread(self.module_[-2:], self.module_[:-2](inputs))
 
 
 def trained_point(problem: Problem) -> ReducedPoint:
@@ -261,25 +240,3 @@ def _n_features(features: nn.Module, inputs: Tensor) -> int:
         shape = tuple(Z.shape) if isinstance(Z, Tensor) else type(Z).__name__
         raise ValueError(f"features must return (samples, features) for {tuple(inputs.shape)} inputs, got {shape}")
     return Z.shape[1]
-
-
-def concatenate_runs(history: History, more: History) -> History:
-    """One history of two runs, the second of which began where the first ended."""
-    if not history:
-        return more
-    last = history[-1]
-    return History(
-        [
-            *history,
-            *(
-                replace(
-                    record,
-                    iteration=last.iteration + record.iteration,
-                    work=last.work + record.work,
-                    seconds=last.seconds + record.seconds,
-                    inner_seconds=last.inner_seconds + record.inner_seconds,
-                )
-                for record in more[1:]
-            ),
-        ]
-    )

@@ -13,9 +13,11 @@ from sklearn.utils.validation import validate_data
 from torch import nn
 
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.objectives.posterior import head_posterior, probit_scaled
+from gnvpro.objectives.joint_posterior import JointPosterior
+from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
 from gnvpro.objectives.problem import Problem
 from gnvpro.sklearn.base import Array, NetworkEstimator, Part, trained_point
+from gnvpro.training.penalty_search import is_assembled, joint_posterior
 
 
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):
@@ -42,10 +44,10 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         features: nn.Module | Callable[[int], nn.Module] | None = None,
         *,
         method: str | Method = "gnvpro",
-        solver: str | Solver | None = "krylov",
-        work: float = 200.0,
-        theta_penalty: float | None = None,
-        head_penalty: float | None = None,
+        solver: str | Solver | None = None,
+        work: float | None = None,
+        theta_penalty: float | str = "auto",
+        head_penalty: float | str = "auto",
         max_iter: int | None = None,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -89,16 +91,18 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         return self
 
     def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
-        self._posterior = None
-        if self.calibrated:
+        self._posterior: JointPosterior | HeadPosterior | None = None
+        if self.calibrated and problem.network.n_targets == 1 and is_assembled(problem):
+            self._posterior = joint_posterior(problem, problem.theta(), problem.W())[1]
+        elif self.calibrated:
             point = trained_point(problem)
             self._posterior = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, n_samples)
 
     def decision_function(self, X: Any) -> Array:
         """Logits: one per sample for two classes (positive for the second), else one per class."""
-        outputs, spread = self._outputs(X, getattr(self, "_posterior", None))
-        if spread is not None:
-            outputs = probit_scaled(outputs, spread)
+        outputs, inputs = self._outputs(X)
+        if self._posterior is not None:
+            outputs = probit_scaled(outputs, self._spread(self._posterior, inputs))
         return outputs[:, 0].numpy() if len(self.classes_) == 2 else outputs.numpy()
 
     def predict_proba(self, X: Any) -> Array:

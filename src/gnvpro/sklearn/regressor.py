@@ -10,10 +10,13 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import validate_data
 
-from gnvpro.objectives.posterior import head_posterior, held_out_variance, noise_variance
+from gnvpro.objectives.evidence import noise_by_target
+from gnvpro.objectives.joint_posterior import JointPosterior
+from gnvpro.objectives.posterior import HeadPosterior, head_posterior, held_out_variance, noise_variance
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.misfit import Misfit
-from gnvpro.sklearn.base import FIRST_NOISE, NetworkEstimator, Part, features_of, trained_point
+from gnvpro.sklearn.base import NetworkEstimator, Part, features_of, trained_point
+from gnvpro.training.penalty_search import is_assembled, joint_posterior
 
 
 class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
@@ -65,33 +68,30 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         self._flat = y.ndim == 1
         return self
 
-    @property
-    def _learns_noise(self) -> bool:
-        return self.theta_penalty is None or self.head_penalty is None
-
-    def _noise(self, part: Part) -> float:
-        if self.noise_std_ is None:  # nothing is explained yet
-            mean = (part.weights @ part.targets) / part.weights.sum()
-            return FIRST_NOISE * float((part.weights @ (part.targets - mean).square()).mean() / part.weights.sum())
-        return float(np.mean(self.noise_std_**2))
-
     def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
-        point = trained_point(problem)
-        self._posterior = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, n_samples)
-        if rest is None:
-            variance = noise_variance(point, self._posterior, n_samples)
+        self._posterior: JointPosterior | HeadPosterior
+        if is_assembled(problem):
+            point, self._posterior, found = joint_posterior(problem, problem.theta(), problem.W())
+            variance = noise_by_target(point, found, n_samples)
         else:
+            point = trained_point(problem)
+            self._posterior = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, n_samples)
+            variance = noise_variance(point, self._posterior, n_samples)
+        if rest is not None:
             Z = features_of(problem.network.model, rest.inputs)
             misfit = Misfit.mean(problem.loss, rest.targets, rest.weights)
-            variance = held_out_variance(misfit, Z @ point.W.T, self._posterior.spread(Z))
+            posterior, model = self._posterior, problem.network.model
+            spread = (
+                posterior.spread(Z) if isinstance(posterior, HeadPosterior) else posterior.spread(model, rest.inputs)
+            )
+            variance = held_out_variance(misfit, Z @ point.W.T, spread)
         self.noise_std_ = variance.sqrt().numpy()
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The targets; with `return_std` also the standard deviation of a new observation there."""
-        outputs, spread = self._outputs(X, self._posterior if return_std and hasattr(self, "_posterior") else None)
+        outputs, inputs = self._outputs(X)
         mean = outputs[:, 0].numpy() if self._flat else outputs.numpy()
         if not return_std:
             return mean
-        assert spread is not None
-        std = np.sqrt(1 + spread.numpy()) * self.noise_std_
+        std = np.sqrt(1 + self._spread(self._posterior, inputs).numpy()) * self.noise_std_
         return mean, std[:, 0] if self._flat else std

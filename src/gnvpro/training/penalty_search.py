@@ -23,8 +23,17 @@ from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.newton import DENSE_HEAD
 from gnvpro.methods.solvers import Dense, count_directions
 from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
-from gnvpro.network.subspace import choose_subspace
-from gnvpro.objectives.evidence import Evidence, JointMatrix, Penalties, dense_joint_matrix, evidence, noise_by_target
+from gnvpro.network.subspace import Subspace, choose_subspace
+from gnvpro.objectives.evidence import (
+    DenseJointMatrix,
+    Evidence,
+    JointMatrix,
+    Penalties,
+    dense_joint_matrix,
+    evidence,
+    noise_by_target,
+)
+from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.problem import Problem, Searched
 from gnvpro.objectives.quadrature import KrylovJointMatrix
 from gnvpro.objectives.reduced import ReducedPoint
@@ -32,6 +41,7 @@ from gnvpro.objectives.reduced import ReducedPoint
 REACH = math.log(10.0)  # by which the logarithm of a penalty may change in a round
 MAX_FAILURES = 3
 ROUND = 8.0  # iterations, if it takes as many
+SHORT_ROUND = 4.0  # while the penalties are far from where they should be
 CHEAP_STEP = 0.2  # what a quasi-Newton step counts for
 SETTLED = 1e-3  # relative decrease of Phi in three iterations: there is nothing more to wait for
 LEAST_GAIN = 1e-3  # of the log evidence, per number fitted to
@@ -101,6 +111,7 @@ class PenaltySearch:
     reach: float = REACH
     failures: int = 0
     over: bool = False
+    length: float = SHORT_ROUND
     effort: float = 0.0  # iterations of this round
     values: list[float] = field(default_factory=list)  # Phi after the last of them
 
@@ -118,16 +129,22 @@ class PenaltySearch:
 
     def settle(self) -> bool:
         """The method can go no further; whether the search can."""
-        self.effort = ROUND
+        self.effort = self.length
         return not self.over
 
     @property
     def due(self) -> bool:
         """Whether the round is at its end."""
-        if self.over:
-            return False
-        still = len(self.values) == 4 and self.values[0] - self.values[-1] <= SETTLED * abs(self.values[-1])
-        return self.effort >= ROUND or still
+        return not self.over and (self.effort >= self.length or self._still)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search is over and the model has settled at the penalties found."""
+        return self.over and self._still
+
+    @property
+    def _still(self) -> bool:
+        return len(self.values) == 4 and self.values[0] - self.values[-1] <= SETTLED * abs(self.values[-1])
 
     def judge(self, problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:
         """End the round; the model and penalties to go on from are those of the round returned and of `penalties`."""
@@ -145,6 +162,8 @@ class PenaltySearch:
             assert before is not None
             self.reach = min(self.reach, self._longest_step(before)) / 3
         assert self.best is not None
+        far = self.failures == 0 and self._longest_step(self.best) > REACH
+        self.length = SHORT_ROUND if far else ROUND
         self.penalties = self.best.penalties if self.over else self._next(self.best)
         return self.best
 
@@ -170,6 +189,7 @@ class PenaltySearch:
             "reach": self.reach,
             "failures": self.failures,
             "over": self.over,
+            "length": self.length,
             "effort": self.effort,
             "values": list(self.values),
         }
@@ -216,12 +236,24 @@ def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
 
 def joint_matrix(point: ReducedPoint) -> JointMatrix:
     """The joint Gauss-Newton matrix: assembled, or known by products where it is large."""
+    return assembled(point)[0] if is_assembled(point.problem) else KrylovJointMatrix(point)
+
+
+def assembled(point: ReducedPoint) -> tuple[DenseJointMatrix, Subspace]:
+    """The matrix, and the directions in theta that it is in."""
     problem = point.problem
-    if not is_assembled(problem):
-        return KrylovJointMatrix(point)
     prior = replace(problem.theta_penalty, alpha=1.0).hessian(point.theta)
     subspace = choose_subspace(problem.network.model, problem.network.parameters, point.theta, prior)
-    return dense_joint_matrix(point, subspace, subspace.reduce(subspace.reduce(prior).T))
+    return dense_joint_matrix(point, subspace, subspace.reduce(subspace.reduce(prior).T)), subspace
+
+
+def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[ReducedPoint, JointPosterior, Evidence]:
+    """The point at theta, what is not known there, and the evidence; where the matrix can be assembled."""
+    point = problem.with_passes(Dense().pass_plan(problem)).reduced.start(theta, WarmStart(W))
+    matrix, subspace = assembled(point)
+    at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
+    posterior = JointPosterior.of(point, matrix, subspace, problem.n_observed)
+    return point, posterior, evidence(point, matrix, at, problem.n_observed)
 
 
 def is_assembled(problem: Problem) -> bool:

@@ -210,6 +210,8 @@ class Run:
             self._publish(record, running)
             if self._stalled():
                 return Status.NO_BETTER
+            if self.search is not None and self.search.finished:
+                return Status.SETTLED
         self.start = Start(running.point.theta, running.point.W, running.bound, follows_batch=True)
         return Status.RUNNING
 
@@ -249,7 +251,8 @@ class Run:
         """Whether the search should judge the model at hand, and has the work to try other penalties afterwards."""
         assert self.search is not None
         due = self.search.due or (self.problem.network.n_theta == 0 and not self.search.over)
-        return due and budget.passes_left > passes_of_a_judgement(self.problem) + 1 + running.next_passes
+        room = budget.passes_left > passes_of_a_judgement(self.problem) + 1 + running.next_passes
+        return due and room and len(self.history) <= self.plan.iterations
 
     def _next_round(self, search: PenaltySearch, running: Running) -> tuple[Problem, Budget, Running]:
         """Go on from the best model with the next penalties."""

@@ -1,0 +1,91 @@
+"""What is not known about theta and the head together: how much an output may still move at new inputs.
+
+With the joint Gauss-Newton matrix H of (theta, W) (see `gnvpro.objectives.evidence`) and g the derivative of an output in
+(theta, W) at features z, the variance of that output is v times
+
+    spread  =  g' (n H)^-1 g  =  [ z' (D + a2)^-1 z  +  |L^-1 (J' w - T' (D + a2)^-1 z)|^2 ] / n,          S = L L'
+
+The first term is the head's own (`gnvpro.objectives.posterior`), the second that of theta, the head following. For least
+squares with any number of targets, and for losses of one output.
+
+Legend: J -> Jacobian of the features, w -> row of the head, T, D -> coupling and head_values, v -> noise, L -> factor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.network.passes import PassPlan
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.network.subspace import Subspace
+from gnvpro.network.work import WorkMeter
+from gnvpro.objectives.evidence import DenseJointMatrix, Penalties
+from gnvpro.objectives.gauss_newton_matrix import CommonRoot, curvature_root
+from gnvpro.objectives.reduced import ReducedPoint
+
+ROWS = 500  # whose Jacobian is held at a time
+
+
+@dataclass(frozen=True)
+class JointPosterior:
+    """The covariance of theta and head, as far as outputs need it."""
+
+    theta: Tensor
+    W: Tensor
+    mix: Tensor  # (n_targets, m): outputs from m seeds
+    seeds: Tensor  # (m, n_features)
+    factor: Tensor  # L
+    follow: Tensor  # T' (D + a2)^-1, (q, m, f)
+    head_root: Tensor  # (D + a2)^-1/2, (f, f)
+    scale: Tensor  # of the directions in theta
+    subspace: Subspace
+    n_samples: float
+
+    @staticmethod
+    def of(point: ReducedPoint, matrix: DenseJointMatrix, subspace: Subspace, n_samples: float) -> JointPosterior:
+        """At the penalties of the point's problem."""
+        problem = point.problem
+        at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
+        shifted, V = matrix.head_values + at.head, matrix.head_vectors
+        W = point.sensitivity.W
+        root = curvature_root(problem.misfit, point.outputs, W) if problem.misfit.identity_hessian else None
+        mix, seeds = (root.Q, root.R) if isinstance(root, CommonRoot) else (torch.eye(len(W)).to(W), W)
+        return JointPosterior(
+            point.theta,
+            W,
+            mix,
+            seeds,
+            matrix.factor(at),
+            (matrix.coupling / shifted) @ V.T,
+            V / shifted.sqrt(),
+            subspace.scale,
+            subspace,
+            n_samples,
+        )
+
+    def spread(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """For each row and target; `model` has these features, whatever its head."""
+        if len(inputs) == 0:
+            return self.W.new_zeros((0, len(self.mix)))
+        network = SeparableNetwork.of(model, inputs[:2])
+        return torch.cat([self._spread(network, part) for part in inputs.split(ROWS)])
+
+    def _spread(self, network: SeparableNetwork, inputs: Tensor) -> Tensor:
+        linear = network.linearize(self.theta, inputs, PassPlan(len(inputs)), WorkMeter(len(inputs)))
+        features = linear.features.to(self.W)
+        ones = features.new_ones((len(features), self.head_root.shape[0] - features.shape[1]))
+        Z = torch.cat([features, ones], 1)
+        head = (Z @ self.head_root).square().sum(1, keepdim=True)
+        if self.theta.numel() == 0:
+            return head.expand(-1, len(self.mix)) / self.n_samples
+        parts = []
+        for rows, jacobians in linear.jacobian(self.seeds[:, None].expand(-1, len(Z), -1)):
+            blocks = self.subspace.gather(jacobians, self.W).blocks
+            J = torch.cat([b if isinstance(b, Tensor) else b.dense() for b in blocks]) * self.scale[:, None, None]
+            moved = J - torch.einsum("qmf,nf->qmn", self.follow, Z[rows])
+            Y = torch.linalg.solve_triangular(self.factor, moved.flatten(1), upper=False).view(moved.shape)
+            parts.append(torch.einsum("km,qmn->nkq", self.mix, Y).square().sum(2))
+        return (head + torch.cat(parts)) / self.n_samples
