@@ -96,8 +96,8 @@ def test_levels(tmp_path):
         return nn.Sequential(NeuralODE(2, 3, depth=2, final_time=1.0), nn.Linear(3, 2)).double()
 
     method = gnvpro.GNvpro(solver="krylov", levels=2)
-    expected = gnvpro.train(model(), x, y, loss="least_squares", method=method, work=80)
-    result = gnvpro.train(model(), *files(tmp_path, x, y), loss="least_squares", method=method, work=80)
+    expected = gnvpro.train(model(), x, y, loss="least_squares", method=method, work=40)
+    result = gnvpro.train(model(), *files(tmp_path, x, y), loss="least_squares", method=method, work=40)
     assert result.history[-1].level == 1
     assert result.history.column("loss") == pytest.approx(expected.history.column("loss"), rel=1e-8)
 

@@ -18,7 +18,9 @@ Legend: alpha_1 -> theta_penalty, G -> gradient of the misfit in the outputs, W_
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,7 +31,7 @@ from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import WarmStart, append_bias_column
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.methods.protocol import Budget, Method, Start, State, detached_copy
-from gnvpro.methods.stochastic import Model, seeded_permutation
+from gnvpro.methods.stochastic import Model, RandomBatch, batch_passes, loader_batch_size, random_batches
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
@@ -48,6 +50,7 @@ LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of
 READINGS = 50  # of a run, about
 RETREAT = 0.25  # times the rate after a failure
 FAILURES = 4  # that are forgiven
+CHANGING = 1.5  # times the first objective that is no failure where samples change
 ROUGH = BatchHead(proximal=0.0, rtol=1e-3, steps=10)  # the head of all samples, for readings on the way
 TRIAL_SEED = 1_000_003  # the order of the trial's batches is none of an epoch's
 
@@ -116,8 +119,9 @@ class RunningAdamVPro:
         self.settings, self.problem, self.budget, self.seed = settings, problem, budget, seed
         self.status = Status.RUNNING
         self.n_samples = problem.n_samples
-        self.batch_size = settings.samples_per_batch(self.n_samples)
-        self._passes = PassPlan(min(self.batch_size, problem.passes.size), problem.passes.kept)
+        self.batch_size = loader_batch_size(problem) or settings.samples_per_batch(self.n_samples)
+        self.per_epoch = max(1, self.n_samples // self.batch_size)
+        self._passes = batch_passes(PassPlan(min(self.batch_size, problem.passes.size), problem.passes.kept))
         self._kernel = Rotated() if settings.rotate else Rotated(max_side=0)
         if state is None:
             self._begin(start)
@@ -153,14 +157,12 @@ class RunningAdamVPro:
         passes = TRIALS * TRIAL * 2 * self.batch_size / self.n_samples  # that trials may take
         if passes > SHARE * self.total or self.total - passes < self.next_passes:
             return UNTRIED
-        batches: list[Tensor] = []
-        while len(batches) < TRIAL:
-            batches += self._order(TRIAL_SEED + len(batches))
 
         def trial(rate: float) -> float:
-            losses = []
-            for k, samples in enumerate(batches[:TRIAL]):
-                loss = self._step(samples, cosine(rate, k / TRIAL, k))
+            losses: list[float] = []
+            epochs = (self._batches(TRIAL_SEED + k * self.per_epoch) for k in itertools.count())
+            for k, batch in enumerate(itertools.islice(itertools.chain.from_iterable(epochs), TRIAL)):
+                loss = self._step(batch, cosine(rate, k / TRIAL, k))
                 losses.append(math.nan if loss is None else loss)
                 if loss is None:
                     break
@@ -182,7 +184,7 @@ class RunningAdamVPro:
         while True:
             finite = self._run_epochs(self.rate)
             after = self._read() if finite else None
-            if after is not None and after.value <= self.first.value:
+            if after is not None and after.value <= self._tolerated * self.first.value:
                 self.point = after
                 return StepReport(True, radius=self.rate, solver="rotated" if self.settings.rotate else None)
             self.failures += 1
@@ -196,36 +198,41 @@ class RunningAdamVPro:
                 return None
 
     @property
+    def _tolerated(self) -> float:
+        """Times the first objective; readings of samples that change from pass to pass differ."""
+        return CHANGING if getattr(self.problem.inputs, "same_samples", True) is False else 1.0
+
+    @property
     def _is_over(self) -> bool:
         return self.budget.passes_left < self.next_passes
 
-    def _order(self, epoch: int) -> list[Tensor]:
+    def _batches(self, epoch: int) -> Iterator[RandomBatch]:
         """The batches of an epoch, all of one size: what is left over waits for another epoch's order."""
-        order = seeded_permutation(self.n_samples, self.seed, epoch).to(self.problem.inputs.device)
-        return list(order[: self.n_samples - self.n_samples % self.batch_size].split(self.batch_size))
+        every = random_batches(self.problem, self.batch_size, self.seed, epoch)
+        return (batch for batch in every if batch.count == self.batch_size or batch.of_loader)
 
     def _run_epochs(self, rate: float) -> bool:
         """Steps on all batches of as many epochs as lie between readings; whether all of them were finite."""
         for _ in range(max(1, int(self.total / self.next_passes / READINGS))):
             if self._is_over:
                 break
-            batches, begun = self._order(self.epoch), self.total - self.budget.passes_left
+            batches, begun = self._batches(self.epoch), self.total - self.budget.passes_left
             self.epoch += 1
-            for k, samples in enumerate(batches):
-                progress = (begun + 2 * k / len(batches)) / self.total
+            for k, batch in enumerate(batches):
+                progress = min(1.0, (begun + 2 * k / self.per_epoch) / self.total)
                 falling = max(LEAST_SHARE, cosine(1.0, progress, WARM_UP))
                 share = 1.0 if self.problem.misfit.identity_hessian else falling
-                if self._step(samples, cosine(rate, progress, self.steps), share) is None:
+                if self._step(batch, cosine(rate, progress, self.steps), share) is None:
                     return False
                 self.steps += 1
         return True
 
-    def _step(self, samples: Tensor, rate: float, share: float = 1.0) -> float | None:
+    def _step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> float | None:
         """One batch, with a share of the head's freedom; its reduced loss before the step, None where that is no number."""
         problem, network = self.problem, self.problem.network
         theta = self._theta()
-        inputs, misfit = problem.part(samples)
-        linearization = network.linearize(theta, inputs, self._passes, problem.meter, misfit.over)
+        misfit = batch.misfit
+        linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
         with problem.meter.inner_clock():
             Z = append_bias_column(linearization.features, network.bias)
             if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):

@@ -8,6 +8,7 @@ takes half the time where batches are small. theta and W are one tensor each: th
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
@@ -22,8 +23,12 @@ from gnvpro.linalg.columns import matmul_small
 from gnvpro.methods.protocol import Budget, Method, Running, Start, State, detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
+from gnvpro.network.passes import PassPlan
 from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.stream import Stream
+from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
+from gnvpro.samples.several import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +125,7 @@ class RunningStochastic:
         self._theta = theta.to(reduce(torch.promote_types, dtypes, network.dtype), copy=True)
         self._W = W.to(network.dtype, copy=True)
         self._optimizer = settings.optimizer([self._theta, self._W])
-        self._passes = network.pass_plan(problem.inputs, problem.memory, settings.batch_size)
+        self._passes = batch_passes(network.pass_plan(problem.inputs, problem.memory, settings.batch_size))
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])
         self.point = self._evaluate()
@@ -131,9 +136,8 @@ class RunningStochastic:
 
     def iterate(self) -> StepReport | None:
         """One epoch, in an order of its own."""
-        n, device = self.problem.n_samples, self.problem.inputs.device
-        for samples in seeded_permutation(n, self.seed, self.epoch).to(device).split(self.settings.batch_size):
-            self._theta.grad, self._W.grad = self._gradients(samples)
+        for batch in random_batches(self.problem, self.settings.batch_size, self.seed, self.epoch):
+            self._theta.grad, self._W.grad = self._gradients(batch)
             self._optimizer.step()
         self.epoch += 1
         after = self._evaluate()
@@ -143,12 +147,11 @@ class RunningStochastic:
         self.point = after
         return StepReport(True)
 
-    def _gradients(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradients(self, batch: RandomBatch) -> tuple[Tensor, Tensor]:
         """Of the objective on a batch."""
-        problem, network = self.problem, self.problem.network
-        inputs, misfit = problem.part(samples)
+        problem, network, misfit = self.problem, self.problem.network, batch.misfit
         theta, W = self._theta.to(torch.float64), self._W.to(torch.float64)
-        linearization = network.linearize(theta, inputs, self._passes, problem.meter, misfit.over)
+        linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
         Z = append_bias_column(linearization.features, network.bias)
         d_outputs = misfit.gradient(matmul_small(Z, W.T))
         d_theta = linearization.vjp(matmul_small(d_outputs, W[:, : network.n_features]))
@@ -175,6 +178,37 @@ class RunningStochastic:
             "epoch": self.epoch,
             "optimizer": detached_copy(self._optimizer.state_dict()),
         }
+
+
+@dataclass(frozen=True)
+class RandomBatch:
+    """Some of the samples: those of this process, and how many there are in all."""
+
+    inputs: Batch
+    misfit: Misfit
+    count: int
+    of_loader: bool = False
+
+
+def batch_passes(passes: PassPlan) -> PassPlan:
+    """The passes over a batch, which is held: a chunk is kept also where the samples it is from are not held."""
+    return passes if passes.kept else PassPlan(passes.size, 1.0)
+
+
+def loader_batch_size(problem: Problem) -> int | None:
+    """Samples in a batch of the user's own loader; None where batches are drawn here."""
+    stream = problem.inputs
+    return stream.own_batch_size if isinstance(stream, Stream) else None
+
+
+def random_batches(problem: Problem, size: int, *seeds: int) -> Iterator[RandomBatch]:
+    """One epoch in batches, in an order that the seeds decide; of a DataLoader its own batches in its own order."""
+    if isinstance(problem.inputs, Stream) and problem.inputs.own_batch_size is not None:
+        for inputs, misfit in problem.inputs.batches(problem.misfit.over):
+            yield RandomBatch(inputs, misfit, len(inputs), of_loader=True)
+        return
+    for samples in seeded_permutation(problem.n_samples, *seeds).to(problem.inputs.device).split(size):
+        yield RandomBatch(*problem.part(samples), samples.numel())
 
 
 def seeded_permutation(n: int, *seeds: int) -> Tensor:

@@ -17,6 +17,7 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.problem.losses import Loss, prepare_targets
 from gnvpro.problem.penalties import Tikhonov
+from gnvpro.samples.loaders import is_loader
 from gnvpro.samples.several import Batch, Inputs, Several, description
 from gnvpro.samples.tables import is_series, is_several, numeric
 
@@ -194,9 +195,11 @@ def check_targets(
 
 def check_validation(validation: object) -> tuple[object, object, object]:
     """Inputs, targets and, where given, weights."""
+    if is_loader(validation):
+        return validation, None, None
     if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
         raise TypeError(
-            "validation must be a pair (inputs, targets) or (inputs, targets, sample_weight), "
+            "validation must be a pair (inputs, targets) or (inputs, targets, sample_weight), a Dataset or a DataLoader, "
             f"got {type(validation).__name__}"
         )
     return validation[0], validation[1], validation[2] if len(validation) == 3 else None

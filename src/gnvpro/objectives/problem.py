@@ -58,6 +58,8 @@ from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
 from gnvpro.samples.source import Samples
 
+MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # of the inner problem, which has no minimum to converge to
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -85,6 +87,8 @@ class Problem:
             inside is taken.
         inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
             that is called with several arguments, a dictionary for one that is called by name.
+            Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
+            (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
@@ -97,6 +101,7 @@ class Problem:
         memory: bytes for passes over samples. Default: an eighth of the machine's memory, or half of what is free if less.
         process_group: of `torch.distributed`, whose processes hold a part of the samples each: inputs, targets and weights
             are this one's. All of them make the same calls; the model becomes that of rank 0.
+        same_samples: whether every pass over a loader must have the same samples; stochastic methods do not need that.
 
     Raises:
         ValueError, TypeError: an argument cannot be used; the message names it and says what to do.
@@ -118,8 +123,10 @@ class Problem:
         eliminator: Eliminator | None = None,
         memory: float | None = None,
         process_group: Any = None,
+        same_samples: bool = True,
     ) -> None:
         self.processes = Processes.of(process_group)
+        self.same_samples = same_samples
         several = not self.processes.alone
         with self.processes.together():
             model = bare(check_model(model))
@@ -152,6 +159,8 @@ class Problem:
         count = int(self.processes.gather([len(self.inputs)]).sum())
         over = sum_over(self.processes).of_samples(count)
         if stream is not None:
+            if not stream.same_samples and eliminator is None and hasattr(self.eliminator, "iterations"):
+                self.eliminator = replace(self.eliminator, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
             weight = stream.observed
             self.inputs = stream = stream.shared(over)
             self.misfit = stream.misfit(self.passes.size, over)
@@ -167,9 +176,9 @@ class Problem:
     def _take(self, inputs: Any, targets: Any, weights: Any, model: nn.Module) -> tuple[Tensor | None, Stream | None]:
         """Inputs, and weights or a stream where they are not held."""
         several = not self.processes.alone
-        source = as_stream("", inputs, targets, weights)
+        source = as_stream("", inputs, targets, weights, self.same_samples)
         if source is not None:
-            self.inputs = stream = Stream.of("", source, model)
+            self.inputs = stream = Stream.of("", source, model, self.same_samples)
             return None, stream
         self.inputs = batch = check_inputs("inputs", inputs, model, may_be_empty=several)
         return check_sample_weight("sample_weight", weights, batch, may_be_zero=several), None

@@ -22,6 +22,7 @@ from gnvpro.network.separable import SeparableNetwork
 from gnvpro.objectives.arguments import check_inputs, check_targets, check_weights
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
+from gnvpro.samples.loaders import Loaded
 from gnvpro.samples.several import Batch, Streamed
 from gnvpro.samples.source import Checksum, Part, Samples
 
@@ -47,16 +48,26 @@ class Stream(Streamed):
     model: nn.Module
     few: Batch
     weighted: bool  # whether samples differ in weight
+    same_samples: bool  # whether every pass must have the same
     checked: Checked | None = None
 
     @staticmethod
-    def of(name: str, source: Samples, model: nn.Module) -> Stream:
+    def of(name: str, source: Samples, model: nn.Module, same_samples: bool = True) -> Stream:
         """Before it is checked: enough to try the model."""
-        few = source.take(torch.arange(min(FEW, len(source)))).to(_device(model))
-        return Stream(name, source, model, check_inputs(f"{name}inputs", few.inputs, model), few.weights is not None)
+        few = source.first(FEW).to(_device(model))
+        inputs = check_inputs(f"{name}inputs", few.inputs, model)
+        return Stream(
+            name, source, model, inputs, few.weights is not None, same_samples or not isinstance(source, Loaded)
+        )
 
     def __len__(self) -> int:
-        return len(self.source) if self.checked is None else self.checked.count
+        return self._known.count
+
+    @property
+    def own_batch_size(self) -> int | None:
+        """Samples in a batch of the user's own loader; None where batches are drawn from all samples."""
+        own = isinstance(self.source, Loaded) and self.source.own_batches
+        return (self.source.loader.batch_size or FEW) if own else None
 
     # -- the first pass
 
@@ -121,7 +132,7 @@ class Stream(Streamed):
             if len(part):
                 yield Chunk(self._prepared(part))
         trouble = known.checksum.differs(checksum)
-        if trouble is not None:
+        if trouble is not None and self.same_samples:
             raise ValueError(
                 f"two passes over {self.name}inputs differ: {trouble}; training by this method needs the same samples in every "
                 "pass: leave out what is random (augmentation, sampling), or use a stochastic method, such as method='adam'"
@@ -145,6 +156,20 @@ class Stream(Streamed):
         positive = self._known.positive
         chosen = samples.cpu() if positive is None else positive[samples.cpu()]
         return self._prepared(self.source.take(chosen).to(_device(self.model)))
+
+    def batches(self, over: SampleSum) -> Iterator[tuple[Batch, Misfit]]:
+        """One pass in the batches of the user's own loader."""
+        assert isinstance(self.source, Loaded)
+        others = over.others if isinstance(over, ChunkedSum) else over
+        if not others.processes.alone:
+            raise ValueError(
+                f"{self.name}inputs: the batches of a DataLoader of its own need not be as many in every process; give each "
+                "process a Dataset or arrays"
+            )
+        for part in self.source.batches():
+            made = self._prepared(part.to(_device(self.model)))
+            whole = Misfit(self._known.loss, made.targets, made.weights, self.weighted, others)
+            yield made.inputs, whole.scaled(len(part), len(self))
 
     def misfit(self, size: int, others: SampleSum) -> Misfit:
         """The misfit over all samples, so many at a time."""

@@ -130,6 +130,10 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def first(self, count: int) -> Part:
+        """The first few samples."""
+        return next(self.chunks(count))
+
     def chunks(self, rows: int) -> Iterator[Part]:
         """One pass, slice by slice."""
         for start in range(0, len(self), rows):

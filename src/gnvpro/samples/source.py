@@ -1,6 +1,6 @@
 """Where samples come from when they are not held in memory: the protocol, and what two passes over it must agree on.
 
-    Samples     len, chunks(rows), take(indices)         arrays on disk (`arrays`), Datasets and DataLoaders (`loaders`)
+    Samples     first(count), chunks(rows), take(indices)      arrays on disk (`arrays`), Datasets and DataLoaders (`loaders`)
     Part        some samples as they come: inputs, and targets and weights where there are any
     Checksum    sums over a pass that do not depend on the order of the samples or the size of the chunks
 
@@ -72,10 +72,10 @@ def rechunked(parts: Iterator[Part], rows: int) -> Iterator[Part]:
 
 
 class Samples(Protocol):
-    """Samples that can be gone through any number of times; a source of your own has these methods."""
+    """Samples that can be gone through any number of times; the first pass counts them."""
 
-    def __len__(self) -> int:
-        """How many there are."""
+    def first(self, count: int) -> Part:
+        """The first few, or all where there are fewer."""
         ...
 
     def chunks(self, rows: int) -> Iterator[Part]:

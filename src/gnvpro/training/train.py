@@ -66,6 +66,8 @@ def train(
             requires_grad=False stay as they are.
         inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
             that is called with several arguments, a dictionary for one that is called by name.
+            Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
+            (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
@@ -83,8 +85,8 @@ def train(
         head_penalty: alpha in alpha/2 |W|^2, the bias included, or "auto". Left out: the same.
         sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter. Left out, all
             samples count the same.
-        validation: a pair (inputs, targets), or these and weights, whose loss (and accuracy) is recorded at every accepted
-            step. Left out, nothing is validated.
+        validation: a pair (inputs, targets), or these and weights, or a Dataset or DataLoader of them, whose loss (and
+            accuracy) is recorded at every accepted step. Left out, nothing is validated.
         work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
             0 eliminates the head at the given theta and does nothing else. Left out: 600.
         iterations: cap on the iterations, all levels and batches together. Left out, work alone is the limit.
@@ -159,6 +161,7 @@ def train(
         eliminator=chosen.eliminator,
         memory=chosen.memory,
         process_group=processes,
+        same_samples=chosen.whole_set,
     )
     given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
     check_settings(
@@ -253,6 +256,9 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
         samples["validation "] = (held_out.inputs, held_out.misfit)
     content = {}
     for name, given in samples.items():
+        if isinstance(given[0], Stream) and not given[0].same_samples:
+            content[f"{name}inputs"] = f"{len(given[0])} samples, which may differ from pass to pass"
+            continue
         hashes = digest_of(*given).texts(problem.processes)
         content.update({name + part: text for part, text in hashes.items()})
     settings = {**settings_of(problem, plan), "validation": held_out is not None}

@@ -1,0 +1,193 @@
+"""Datasets and DataLoaders train as the tensors they hold; what would change from pass to pass is refused or welcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import gnvpro
+
+F64 = torch.float64
+
+
+def samples(labels: bool = False) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(50, 2, dtype=F64, generator=generator)
+    y = torch.stack([torch.sin(2 * x[:, 0]) + 0.3 * x[:, 1], x[:, 0] * x[:, 1]], 1)
+    return x, y.argmax(1) if labels else y
+
+
+def network() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+class Read(IterableDataset):
+    """Samples one after the other, without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(*samples(), strict=True)
+
+
+class Noisy(Dataset):
+    """Another sample at every call."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        x, y = samples()
+        return x[i] + 0.01 * torch.randn(2, dtype=F64), y[i]
+
+
+def whole() -> TensorDataset:
+    return TensorDataset(*samples())
+
+
+LOADERS = {
+    "dataset": whole,
+    "batches of 8": lambda: DataLoader(whole(), batch_size=8),
+    "batches of 50": lambda: DataLoader(whole(), batch_size=50),
+    "nothing to drop": lambda: DataLoader(whole(), batch_size=10, drop_last=True),
+    "another order": lambda: DataLoader(TensorDataset(*(each.flip(0) for each in samples())), batch_size=7),
+    "iterable": Read,
+    "iterable, batches of 9": lambda: DataLoader(Read(), batch_size=9),
+    "parts of a dataset": lambda: torch.utils.data.ConcatDataset(
+        [TensorDataset(*(each[:20] for each in samples())), TensorDataset(*(each[20:] for each in samples()))]
+    ),
+}
+OPTIONS: dict[str, Any] = {"loss": "least_squares", "theta_penalty": 1e-4, "head_penalty": 1e-4}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("solver", ["krylov", "dense"])
+def test_a_loader_trains_as_its_tensors(name, solver):
+    options = {**OPTIONS, "solver": solver, "iterations": 3}
+    expected = gnvpro.train(network(), *samples(), validation=samples(), **options)
+    result = gnvpro.train(network(), LOADERS[name](), validation=LOADERS[name](), **options)
+    assert result.history.column("loss") == pytest.approx(expected.history.column("loss"), rel=1e-10)
+    scores = result.history.column("validation_loss")
+    assert scores == pytest.approx(expected.history.column("validation_loss"), rel=1e-10)
+    assert result.work == expected.work
+
+
+@pytest.mark.slow
+def test_workers_change_nothing():
+    expected = gnvpro.train(network(), *samples(), solver="krylov", iterations=1, **OPTIONS)
+    loader = DataLoader(whole(), batch_size=10, num_workers=2, persistent_workers=True)
+    result = gnvpro.train(network(), loader, solver="krylov", iterations=1, **OPTIONS)
+    assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-10)
+
+
+def test_weights_and_several_inputs_of_a_loader():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.inner, self.head = nn.Linear(2, 4, dtype=F64), nn.Linear(4, 2, dtype=F64)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.inner(torch.stack([a, b], 1))))
+
+    x, y = samples()
+    weights = torch.rand(50, dtype=F64, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    items = [((a, b), c, w) for (a, b), c, w in zip(x, y, weights, strict=True)]
+    by_name = [({"b": b, "a": a}, c, w) for (a, b), c, w in items]
+    options = {**OPTIONS, "solver": "krylov", "iterations": 2}
+    expected = gnvpro.train(Two(), (x[:, 0], x[:, 1]), y, sample_weight=weights, **options)
+    for given in (items, by_name):
+        result = gnvpro.train(Two(), DataLoader(given, batch_size=8), **options)  # type: ignore[arg-type]
+        assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-10)
+
+
+REFUSED = [
+    (lambda: DataLoader(whole(), batch_size=8, shuffle=True), ValueError, r"does not go by the order .*shuffle=True"),
+    (lambda: DataLoader(whole(), batch_size=8, drop_last=True), ValueError, r"drops its last batch, 2 samples"),
+    (Noisy, ValueError, "two passes over inputs differ: 50 samples each, with other content"),
+    (lambda: DataLoader(samples()[0], batch_size=8), TypeError, r"must give \(inputs, targets\) .*got Tensor"),
+    (lambda: TensorDataset(*(each[:0] for each in samples())), ValueError, "inputs is empty"),
+]
+
+
+def value_by(loader: Any) -> float:
+    problem = gnvpro.Problem(network(), loader, **OPTIONS)
+    return problem.reduced.at(problem.theta()).value
+
+
+@pytest.mark.parametrize(("make", "error", "message"), REFUSED)
+def test_what_cannot_be_one_function_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        gnvpro.train(network(), make(), iterations=1, **OPTIONS)
+    with pytest.raises(error, match=message):
+        value_by(make())
+
+
+def test_a_loader_that_ends_early_the_second_time_is_an_error():
+    class Shrinking(IterableDataset):
+        passes = 0
+
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            self.passes += 1
+            yield from list(zip(*samples(), strict=True))[: 50 if self.passes < 3 else 40]
+
+    with pytest.raises(ValueError, match="two passes over inputs differ: 50 samples, then 40"):
+        gnvpro.train(network(), Shrinking(), iterations=1, **OPTIONS)
+
+
+def test_a_loader_brings_its_own_targets():
+    with pytest.raises(TypeError, match="brings its own targets"):
+        gnvpro.train(network(), whole(), samples()[1], **OPTIONS)
+
+
+STOCHASTIC = {
+    "shuffled": lambda: DataLoader(whole(), batch_size=8, shuffle=True, drop_last=True),
+    "augmented": lambda: DataLoader(Noisy(), batch_size=8, shuffle=True),
+    "iterable": lambda: DataLoader(Read(), batch_size=8),
+    "dataset": whole,
+}
+
+
+@pytest.mark.parametrize("method", ["adam", "nesterov", "adam-vpro"])
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_stochastic_methods_take_a_loader_as_it_is(name, method):
+    torch.manual_seed(0)
+    result = gnvpro.train(network(), STOCHASTIC[name](), validation=whole(), method=method, work=40, **OPTIONS)
+    assert result.history[-1].validation_loss < result.history[0].validation_loss
+
+
+def test_a_stochastic_method_goes_through_the_batches_of_the_loader():
+    seen: list[int] = []
+
+    class Counted(TensorDataset):
+        def __getitem__(self, i: int) -> Any:
+            seen.append(i)
+            return super().__getitem__(i)
+
+    data = Counted(*samples())
+    gnvpro.train(network(), DataLoader(data, batch_size=10), loss="least_squares", method="adam", iterations=1, work=10)
+    assert seen[-100:-50] == list(range(50)), "the epoch, in the loader's order, before the reading after it"
+
+
+def test_classification_by_an_augmented_loader_ends():
+    class Labels(Noisy):
+        def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+            return super().__getitem__(i)[0], samples(labels=True)[1][i]
+
+    torch.manual_seed(0)
+    loader = DataLoader(Labels(), batch_size=10, shuffle=True)
+    result = gnvpro.train(network(), loader, loss="multinomial", method="adam", iterations=2)
+    assert result.history[-1].accuracy is not None
+
+
+def test_batches_by_number_need_an_order():
+    method = gnvpro.GNvpro(solver="krylov", batches=gnvpro.Batches(20))
+    result = gnvpro.train(network(), whole(), method=method, work=30, **OPTIONS)
+    expected = gnvpro.train(network(), *samples(), method=method, work=30, **OPTIONS)
+    assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-8)
+    with pytest.raises(ValueError, match="draws samples by their number"):
+        gnvpro.train(network(), Read(), method=method, work=30, **OPTIONS)
