@@ -66,8 +66,9 @@ class Stream(Streamed):
     @property
     def own_batch_size(self) -> int | None:
         """Samples in a batch of the user's own loader; None where batches are drawn from all samples."""
-        own = isinstance(self.source, Loaded) and self.source.own_batches
-        return (self.source.loader.batch_size or FEW) if own else None
+        if not isinstance(self.source, Loaded) or not self.source.own_batches:
+            return None
+        return self.source.loader.batch_size or FEW
 
     # -- the first pass
 
