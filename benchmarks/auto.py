@@ -1,13 +1,15 @@
-"""Dense, Krylov or hybrid steps: processor seconds to a ladder of accuracies on the paper's problems, and those of `auto`.
+"""`auto` against dense, Krylov and hybrid steps: the lowest Phi for a budget of work, and the seconds to any Phi.
 
-    GNVPRO_DATA=DIR python benchmarks/auto.py [--problems cdr dcr ...] [--seeds 0 1 2] [--seconds 15] [--repetitions 2]
+    GNVPRO_DATA=DIR python benchmarks/auto.py [--problems cdr peaks ...] [--seeds 0 1 2] [--tables work seconds]
 
-Each problem is trained on one thread by each solver until its seconds are up, and the same again, solvers in turn: every
-iteration counts with the less of its seconds, since a shared machine is slow at times. The accuracies are values of the
-training objective, a factor of sqrt(10) apart, down to the least that the best solver reaches on the median seed within
-its seconds; a time is the median over the seeds. Goal: auto at most 1.2 times the better of dense and Krylov, everywhere.
+Two tables per problem, on one thread.
 
-Not in the list is Indian Pines: its exact step has 9072 directions, 2.6 GB of matrices and 8e12 flops an iteration.
+    work      every solver has the problem's budget of work units. Goal: auto at most 1.2 times the lowest Phi of the others.
+    seconds   every solver has the same processor seconds. Values of Phi a factor of sqrt(10) apart, and the seconds to each,
+              down to the least that the best solver reaches. Goal: auto at most 1.2 times the fastest of the others.
+
+Both are medians over the seeds. A run of the second table is repeated, solvers in turn, and every iteration counts with the
+least of its seconds, since a shared machine is slow at times (where the runs went different ways, the quicker one counts).
 """
 
 from __future__ import annotations
@@ -18,37 +20,121 @@ import itertools
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.experiments.catalogue import EXPERIMENTS, spread
+from benchmarks.race import problems as race
+from benchmarks.stochastic import arm
+from gnvpro.data import dcr, peaks
+from gnvpro.experiments.catalogue import EXPERIMENTS, dcr_network, peaks_network, spread
 from gnvpro.experiments.run import initial
 from gnvpro.experiments.settings import adjusted
 
-SOLVERS = ("dense", "krylov", "hybrid", "auto")
+SOLVERS = ("dense", "hybrid", "krylov", "auto")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained: the network at its start, the samples, and the settings."""
+
+    model: nn.Module
+    train: tuple[Tensor, Tensor]
+    loss: str
+    theta_penalty: float | gnvpro.Tikhonov
+    head_penalty: float
+    levels: int = 1
+    method: gnvpro.GNvpro = gnvpro.GNvpro()  # noqa: RUF009 - it is frozen
+
+    def solved_by(self, solver: str) -> gnvpro.Method:
+        """The method with this solver, with the sizes of Krylov spaces that the problem has."""
+        from gnvpro.experiments.settings import Training
+
+        chosen = adjusted(Training(self.method, 0.0), solver=solver).method
+        return replace(chosen, levels=self.levels)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem of the paper: the stated or the recommended settings, a part of its samples, another depth."""
+    """A problem of every seed, its budget of work, and the seconds of a run."""
 
-    experiment: str
-    paper: bool = False
-    samples: int | None = None
-    depth: int | None = None  # one level of this depth, instead of the levels of the settings
-    seconds: float = 1.0  # times --seconds
+    make: Callable[[int], Problem]
+    work: float
+    seconds: float
+
+
+def of_paper(name: str, paper: bool = False) -> Callable[[int], Problem]:
+    """An experiment of the paper, by the stated or the recommended settings."""
+
+    def make(seed: int) -> Problem:
+        experiment = EXPERIMENTS[name]
+        settings = experiment.settings(paper)
+        loaded = experiment.load(seed, None)
+        loaded = loaded if settings.input_spread is None else spread(loaded, settings.input_spread)
+        training = settings.methods["gnvpro"]
+        model = initial(experiment, loaded.split.train[0].shape[1], training.depth, seed)
+        method = training.method
+        assert isinstance(method, gnvpro.GNvpro)
+        return Problem(
+            model,
+            loaded.split.train,
+            experiment.loss,
+            settings.penalty(),
+            settings.head_penalty,
+            training.levels,
+            method,
+        )
+
+    return make
+
+
+def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A network at the weights of a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def dcr_1200(seed: int) -> Problem:
+    """1200 samples of a coarser mesh, which is simulated in half a minute; one level of depth 8."""
+    data = dcr.load(1500, 24, seed=seed, progress=False)
+    penalty = gnvpro.Tikhonov(1e-10, gnvpro.time_differences)
+    return Problem(drawn(lambda: dcr_network(3, 8), seed), data.train, "least_squares", penalty, 1e-10)
+
+
+def small_peaks(seed: int) -> Problem:
+    """2000 points."""
+    return Problem(
+        drawn(lambda: peaks_network(2, None), seed), peaks.load((2000, 10, 10), seed=seed).train, "multinomial", 5e-6, 1e-8
+    )  # fmt: skip
+
+
+def regression(seed: int) -> Problem:
+    """The regression of the race."""
+    problem = race.make("regression", seed)
+    return Problem(problem.model, problem.train, "least_squares", 1e-10, 1e-10)
+
+
+def arm_20000(seed: int) -> Problem:
+    """A planar arm."""
+    bench = arm(20_000, 32, torch.float64)
+    return Problem(drawn(bench.network, seed), bench.train, bench.loss, *bench.penalties)
 
 
 CASES = {
-    "ellipse": Case("ellipse"),
-    "cdr": Case("cdr"),
-    "cdr-stated": Case("cdr", paper=True),
-    "dcr-1200": Case("dcr", samples=1200, depth=8, seconds=2.0),
-    "peaks": Case("peaks"),
+    "ellipse": Case(of_paper("ellipse"), 500, 6),
+    "peaks": Case(of_paper("peaks"), 200, 10),
+    "peaks-2000": Case(small_peaks, 660, 10),
+    "cdr": Case(of_paper("cdr"), 600, 12),
+    "cdr-stated": Case(of_paper("cdr", paper=True), 600, 12),
+    "dcr-1200": Case(dcr_1200, 600, 25),
+    "indian-pines": Case(of_paper("indian-pines"), 500, 40),
+    "regression": Case(regression, 300, 5),
+    "arm-20000": Case(arm_20000, 200, 30),
 }
 
 
@@ -69,60 +155,40 @@ class Curve:
 
 
 def quickest(curves: list[Curve]) -> Curve:
-    """One curve from repetitions of a run: the least seconds of each iteration."""
+    """One curve from repetitions of a run: the least seconds of each iteration, as far as they are the same run."""
     length = min(len(curve.losses) for curve in curves)
     losses = curves[0].losses[:length]
-    assert all(curve.losses[:length] == losses for curve in curves), "a run repeated is the same run"
+    if any(curve.losses[:length] != losses for curve in curves):
+        return min(curves, key=lambda curve: curve.losses[-1])
     steps = [[b - a for a, b in itertools.pairwise([0.0, *curve.seconds[:length]])] for curve in curves]
     return Curve(list(itertools.accumulate(map(min, zip(*steps, strict=True)))), losses)
 
 
-def load(case: Case, seed: int, data_dir: Path | None) -> tuple[Tensor, Tensor]:
-    """The training set."""
-    experiment = EXPERIMENTS[case.experiment]
-    loaded = experiment.load(seed, data_dir)
-    settings = experiment.settings(case.paper)
-    if settings.input_spread is not None:
-        loaded = spread(loaded, settings.input_spread)
-    inputs, targets = loaded.split.train
-    return inputs[: case.samples], targets[: case.samples]
-
-
-def trained(case: Case, train: tuple[Tensor, Tensor], solver: str, seed: int, limit: float) -> Curve:
-    """One run."""
-    experiment = EXPERIMENTS[case.experiment]
-    settings = experiment.settings(case.paper)
-    training = settings.methods["gnvpro"]
-    levels = 1 if case.depth else training.levels
-    model = initial(experiment, train[0].shape[1], case.depth or training.depth, seed)
+def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float) -> Curve:
+    """One run, given up after so many processor seconds."""
+    problem = case.make(seed)
     records: list[gnvpro.Record] = []
-    seconds: list[float] = []
+    times: list[float] = []
     begun = time.process_time()
 
     def keep(record: gnvpro.Record) -> None:
         records.append(record)
-        seconds.append(time.process_time() - begun)
-        if seconds[-1] > limit:
+        times.append(time.process_time() - begun)
+        if times[-1] > seconds:
             raise Enough
 
     with contextlib.suppress(Enough):
         gnvpro.train(
-            model,
-            *train,
-            loss=experiment.loss,
-            theta_penalty=settings.penalty(),
-            head_penalty=settings.head_penalty,
-            # With levels the budget decides when to go on: the stated one. Krylov steps are cheaper by the unit, and
-            # get as many units as take them about as long.
-            work=1e6 if levels == 1 else training.work * (4 if solver == "krylov" else 1),
-            method=replace(adjusted(training, solver=solver).method, levels=levels),
+            problem.model,
+            *problem.train,
+            loss=problem.loss,
+            theta_penalty=problem.theta_penalty,
+            head_penalty=problem.head_penalty,
+            method=problem.solved_by(solver),
             listeners=keep,
+            **budget,
         )
-    losses, least = [], math.inf
-    for record in records:
-        least = min(least, record.loss)
-        losses.append(least)
-    return Curve(seconds, losses)
+    return Curve(times, list(itertools.accumulate((record.loss for record in records), min)))
 
 
 def ladder(runs: dict[str, list[Curve]]) -> list[float]:
@@ -134,41 +200,71 @@ def ladder(runs: dict[str, list[Curve]]) -> list[float]:
     return [value for value in values if value >= least]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--seconds", type=float, default=15.0, help="of the processor, for each run")
-    parser.add_argument("--repetitions", type=int, default=2)
-    parser.add_argument("--data-dir", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    for solver in SOLVERS:  # what torch does once a process is nobody's cost
-        trained(CASES["ellipse"], load(CASES["ellipse"], 0, args.data_dir), solver, 0, 0.2)
-    for name in args.problems:
+def table_of_work(names: list[str], seeds: list[int]) -> None:
+    """The lowest Phi of every solver at the problem's work."""
+    print(f"\nPhi at a budget of work, medians of {len(seeds)} seeds\n")
+    print("| problem | WU | dense | hybrid | Krylov | auto | auto / lowest | of each seed |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in names:
         case = CASES[name]
-        limit = args.seconds * case.seconds
-        runs: dict[str, list[Curve]] = {solver: [] for solver in SOLVERS}
-        for seed in args.seeds:
-            train = load(case, seed, args.data_dir)
-            rounds = [
-                [trained(case, train, solver, seed, limit) for solver in SOLVERS] for _ in range(args.repetitions)
-            ]
-            for solver, repeated in zip(SOLVERS, zip(*rounds, strict=True), strict=True):
-                runs[solver].append(quickest(list(repeated)))
-        print(f"\n{name}, {len(args.seeds)} seeds, {limit:g} s a run: seconds\n")
-        print("| Phi | dense | Krylov | hybrid | auto | auto / better of dense and Krylov |\n|---|---|---|---|---|---|")
-        for value in ladder(runs):
-            times = [statistics.median(curve.time_to(value) for curve in runs[solver]) for solver in SOLVERS]
-            better = min(times[:2])
-            ratio = f"{times[-1] / better:.2f}" if better < math.inf else "-"
-            print(f"| {value:.1e} | {' | '.join(map(cell, times))} | {ratio} |", flush=True)
+        ends = {
+            s: [trained(case, s, seed, math.inf, work=case.work).losses[-1] for seed in seeds] for s in SOLVERS
+        }  # fmt: skip
+        middle = {s: statistics.median(values) for s, values in ends.items()}
+        lowest = min(middle[s] for s in SOLVERS[:-1])
+        each = [ends["auto"][k] / min(ends[s][k] for s in SOLVERS[:-1]) for k in range(len(seeds))]
+        cells = " | ".join(f"{middle[s]:.2e}" for s in SOLVERS)
+        print(
+            f"| {name} | {case.work:g} | {cells} | {middle['auto'] / lowest:.2f} | {' '.join(f'{r:.2f}' for r in each)} |",
+            flush=True,
+        )
+
+
+def table_of_seconds(name: str, seeds: list[int], repetitions: int, share: float) -> None:
+    """Seconds to every Phi."""
+    case = CASES[name]
+    limit = case.seconds * share
+    runs: dict[str, list[Curve]] = {solver: [] for solver in SOLVERS}
+    for seed in seeds:
+        rounds = [[trained(case, s, seed, limit, **unlimited(case)) for s in SOLVERS] for _ in range(repetitions)]
+        for solver, repeated in zip(SOLVERS, zip(*rounds, strict=True), strict=True):
+            runs[solver].append(quickest(list(repeated)))
+    print(f"\n{name}, {len(seeds)} seeds, {limit:g} s a run: processor seconds\n")
+    print("| Phi | dense | hybrid | Krylov | auto | auto / fastest |\n|---|---|---|---|---|---|")
+    for value in ladder(runs):
+        times = [statistics.median(curve.time_to(value) for curve in runs[solver]) for solver in SOLVERS]
+        fastest = min(times[:-1])
+        ratio = f"{times[-1] / fastest:.2f}" if fastest < math.inf else "-"
+        print(f"| {value:.1e} | {' | '.join(map(cell, times))} | {ratio} |", flush=True)
+
+
+def unlimited(case: Case) -> dict[str, float]:
+    """Seconds decide; with levels the work decides when to go on to the next."""
+    return {"work": case.work} if case.make(0).levels > 1 else {"work": 1e6}
 
 
 def cell(seconds: float) -> str:
     """For the table."""
     return f"{seconds:.2f}" if seconds < math.inf else "-"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--tables", nargs="+", default=["work", "seconds"], choices=["work", "seconds"])
+    parser.add_argument("--seconds", type=float, default=1.0, help="times the usual ones of a run")
+    parser.add_argument("--repetitions", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for solver in SOLVERS:  # what torch does once a process is nobody's cost
+        trained(CASES["ellipse"], solver, 0, 0.2, work=50)
+    if "work" in args.tables:
+        table_of_work(args.problems, args.seeds)
+    if "seconds" in args.tables:
+        for name in args.problems:
+            table_of_seconds(name, args.seeds, args.repetitions, args.seconds)
 
 
 if __name__ == "__main__":
