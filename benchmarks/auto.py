@@ -22,14 +22,13 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
+from benchmarks.race import problems as race
+from benchmarks.stochastic import arm
 from torch import Tensor, nn
 
 import gnvpro
-from benchmarks.race import problems as race
-from benchmarks.stochastic import arm
 from gnvpro.data import dcr, peaks
 from gnvpro.experiments.catalogue import EXPERIMENTS, dcr_network, peaks_network, spread
 from gnvpro.experiments.run import initial

@@ -34,6 +34,7 @@ from gnvpro.training import listeners
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.result import Result
+from gnvpro.training.scores import Metric
 from gnvpro.training.train import train
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ __all__ = [
     "Logistic",
     "Loss",
     "Method",
+    "Metric",
     "ModelSolver",
     "Multinomial",
     "Nesterov",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any, TextIO
@@ -26,12 +27,13 @@ class Display:
         self.stream = stream or sys.stderr
         self.bar = _rich_bar() if stream is None and sys.stderr.isatty() else None
 
-    def start(self, total: float, done: float = 0) -> None:
-        """Begin to count, with `done` of `total` there already; shows the bar."""
-        self.total, self.first = total, done
+    def start(self, total: float | None, done: float = 0) -> None:
+        """Begin to count, with `done` of `total` there already, None where there is no limit; shows the bar."""
+        self.total, self.first = math.inf if total is None else total, done
         self.started = self.printed = time.monotonic()
         if self.bar is not None:
-            self.task = self.bar.add_task(self.name, total=total, completed=done, unit=self.unit, text="")
+            most = "" if total is None else f"/{total:.0f}"
+            self.task = self.bar.add_task(self.name, total=total, completed=done, unit=self.unit, most=most, text="")
             self.bar.start()
 
     def update(self, done: float, text: str = "", line: str = "") -> None:
@@ -66,7 +68,7 @@ def _rich_bar() -> Any:
     return progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        progress.TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}"),
+        progress.TextColumn("{task.completed:.0f}{task.fields[most]} {task.fields[unit]}"),
         progress.TextColumn("{task.fields[text]}"),
         progress.TimeElapsedColumn(),
         progress.TextColumn("left"),

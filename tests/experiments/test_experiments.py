@@ -250,10 +250,35 @@ def test_an_interrupted_run_goes_on(name, small, tmp_path, monkeypatch):
     resumed = run(running.dataclasses.replace(order, resume=True))[0]
     assert resumed["test"] == whole["test"]
     assert resumed["work"] == whole["work"]
-    assert not (folder / "checkpoint.pt").exists()
     if name == "ellipse":
         with np.load(folder / "snapshots.npz") as file, open(folder / "history.csv") as rows:
             assert len(file["features"]) == len(list(csv.DictReader(rows)))
+
+
+def test_a_finished_run_goes_on_with_a_larger_budget(small, tmp_path):
+    order = Order("cdr", ["gnvpro"], work=40, out=tmp_path)
+    first = run(order)[0]
+    folder = tmp_path / "cdr" / "gnvpro-seed0"
+    before = (folder / "history.csv").read_text()
+    with pytest.raises(ValueError, match=r"work was 40.*now it is 90.*--resume goes on with a larger budget"):
+        run(running.dataclasses.replace(order, work=90.0))
+    longer = run(running.dataclasses.replace(order, work=90.0, resume=True))[0]
+    assert first["work"] <= 40 < longer["work"] <= 90
+    assert longer["objective"] < first["objective"]
+    assert (folder / "history.csv").read_text().startswith(before)
+    assert read(folder / "config.json")["work"] == 90
+    with pytest.raises(ValueError, match=r"work was 90.*now it is 40"):
+        run(running.dataclasses.replace(order, resume=True))
+    (folder / "checkpoint.pt").unlink()
+    with pytest.raises(ValueError, match=r"work was 90.*now it is 120"):
+        run(running.dataclasses.replace(order, work=120.0, resume=True))
+
+
+def test_seconds_end_a_run_and_more_of_them_go_on(small, tmp_path):
+    order = Order("cdr", ["gnvpro"], seconds=0.0, out=tmp_path, resume=True)
+    assert run(order)[0]["status"] == str(gnvpro.Status.SECONDS_SPENT)
+    longer = run(running.dataclasses.replace(order, seconds=100.0, work=600.0))[0]
+    assert longer["work"] > 10
 
 
 def test_resume_keeps_finished_runs(small, tmp_path):

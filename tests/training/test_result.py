@@ -116,7 +116,7 @@ def test_a_notebook_gets_tables_without_markup_from_the_facts(result):
 
 
 def test_settings_are_written_without_what_was_left_open():
-    assert described(gnvpro.Krylov(max_rank=7)) == "Krylov(max_rank=7, rtol=0.01)"
+    assert described(gnvpro.Hybrid(max_rank=7)) == "Hybrid(max_rank=7, rtol=0.01)"
     assert "None" not in described(gnvpro.GNvpro())
 
 

@@ -170,7 +170,8 @@ def test_keep_best_returns_the_model_with_the_best_validation_score():
 def test_keep_last_returns_the_last_model():
     inputs, targets = data()
     model = network()
-    result = train(model, validation=(inputs[:6], -targets[:6]), keep="last", work=300)
+    with pytest.warns(UserWarning, match="validation loss was"):
+        result = train(model, validation=(inputs[:6], -targets[:6]), keep="last", work=300)
     own = 0.5 * (model(inputs[:6]) + targets[:6]).square().sum(1).mean().item()
     assert own == pytest.approx(result.history[-1].validation_loss, rel=1e-9)
 

@@ -23,10 +23,12 @@ def run_experiment(
     name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.")],
     method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. All if not given.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of data, weights and batches; may be repeated.")] = None,
-    work: Annotated[float | None, typer.Option(help="Another budget for each run, in work units.")] = None,
+    work: Annotated[float | None, typer.Option(help="Work units of each run at most, instead of its own.")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs; keep finished ones.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with interrupted runs, or with a larger budget.")
+    ] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Use the paper's settings and its Krylov solver.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
     solver: Annotated[str | None, typer.Option(help="How Gauss-Newton methods make their steps.")] = None,
@@ -35,7 +37,7 @@ def run_experiment(
     learning_rate: Annotated[float | None, typer.Option(help="For tuning: for ADAM and Nesterov.")] = None,
     max_rank: Annotated[int | None, typer.Option(help="For tuning: the largest dimension of a Krylov space.")] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Budget of each run of an equation, instead of its own.")
+        float | None, typer.Option(help="Seconds of each run at most; for an equation instead of its own.")
     ] = None,
 ) -> None:
     """Train an experiment of the paper, or solve an equation, by each of its methods; published numbers beside ours."""
@@ -71,6 +73,7 @@ def run_experiment(
             head_penalty,
             learning_rate,
             max_rank,
+            seconds,
         )
         results = run(order, tell=typer.echo, progress=True)
         results_table(results)

@@ -2,14 +2,15 @@
 
     DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors, predictions.npz and, written last, metrics.json
 
-While a run is under way there is checkpoint.pt too. The seed draws everything: the data or its split, the first weights
-and the batches. A directory that holds another configuration is not touched.
+And checkpoint.pt, from which an interrupted run, or one with a larger budget, goes on. The seed draws everything: the data
+or its split, the first weights and the batches. A directory that holds another configuration is not touched.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from gnvpro.training.listeners import CSVFile
 
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 PREDICTIONS, CHECKPOINT = "predictions.npz", "checkpoint.pt"
+BUDGETS = ("work", "seconds")  # a run that is resumed may have more of
 OVERRIDES = ("theta_penalty", "head_penalty", "learning_rate", "max_rank")
 
 
@@ -54,6 +56,7 @@ class Order:
     head_penalty: float | None = None
     learning_rate: float | None = None
     max_rank: int | None = None
+    seconds: float | None = None
 
     def variant(self) -> dict[str, float]:
         """The settings that were tuned by hand; they become part of the run's name."""
@@ -153,6 +156,7 @@ def adjusted(experiment: Experiment, order: Order) -> Settings:
         if order.learning_rate is None
         else check_number("learning_rate", order.learning_rate, 0.0, strict=True),
         max_rank=None if order.max_rank is None else check_count("max_rank", order.max_rank, 1),
+        seconds=None if order.seconds is None else check_number("seconds", order.seconds, 0.0),
     )
     return dataclasses.replace(changed, **shared)
 
@@ -176,13 +180,16 @@ def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bo
     path = directory / CONFIG
     if path.is_file() and not overwrite:
         saved, now = read_json(path), normal(config)
+        goes_on = resume and (directory / CHECKPOINT).is_file()
         for name in {**saved, **now}:
-            if saved.get(name) != now.get(name):
+            if saved.get(name) != now.get(name) and not (goes_on and more_of(name, saved, now)):
                 raise ValueError(
                     f"{directory} holds another configuration: {name} was {saved.get(name)!r}, now it is "
                     f"{now.get(name)!r}; choose another --out, or --overwrite what is there"
+                    + ("; --resume goes on with a larger budget" if name in BUDGETS else "")
                 )
-        if (directory / CHECKPOINT).is_file() and not resume:
+        interrupted = (directory / CHECKPOINT).is_file() and not (directory / METRICS).is_file()
+        if interrupted and not resume:
             raise ValueError(
                 f"{directory} holds an interrupted run; go on with --resume, or begin again with --overwrite"
             )
@@ -193,6 +200,14 @@ def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bo
     for name in stale:
         (directory / name).unlink(missing_ok=True)
     write_json(path, config)
+
+
+def more_of(name: str, saved: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether it is a budget that is larger now; without one there is no limit."""
+    if name not in BUDGETS:
+        return False
+    before, after = (math.inf if config.get(name) is None else config[name] for config in (saved, now))
+    return after > before
 
 
 def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, Any]:
@@ -215,6 +230,7 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
         theta_penalty=job.settings.penalty(),
         head_penalty=job.settings.head_penalty,
         work=training.work,
+        seconds=training.seconds,
         iterations=training.iterations,
         keep=training.keep,
         checkpoint=directory / CHECKPOINT,
@@ -245,7 +261,6 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
     save_file({key: value.contiguous() for key, value in result.model.state_dict().items()}, directory / MODEL)
     np.savez_compressed(directory / PREDICTIONS, **kept)
     write_json(directory / METRICS, metrics)
-    (directory / CHECKPOINT).unlink(missing_ok=True)
     return metrics
 
 

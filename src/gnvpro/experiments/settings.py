@@ -48,6 +48,7 @@ class Training:
     levels: int = 1
     iterations: int | None = None
     keep: str = "last"
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Settings:
     input_spread: float | None = None  # inputs are centred and scaled to this standard deviation, by one constant
 
     def adjusted(self, **changed: Any) -> Settings:
-        """The same with other work, learning rate, Krylov rank or solver, in the methods that have such a thing."""
+        """The same with other work, seconds, learning rate, Krylov rank or solver, in the methods that have such a thing."""
         methods = {name: adjusted(training, **changed) for name, training in self.methods.items()}
         return dataclasses.replace(self, methods=methods)
 
@@ -76,6 +77,7 @@ def adjusted(
     solver: str | None = None,
     max_rank: int | None = None,
     learning_rate: float | None = None,
+    seconds: float | None = None,
     **method: Any,
 ) -> Training:
     """One method with some settings replaced, each only where the method has it."""
@@ -83,12 +85,20 @@ def adjusted(
     if isinstance(chosen, GNvpro) and isinstance(chosen.solver, Auto):
         auto = chosen.solver if max_rank is None else dataclasses.replace(chosen.solver, max_rank=max_rank)
         chosen = dataclasses.replace(chosen, solver=named_solver(auto, solver or "auto"))
-    elif isinstance(chosen, GNvpro | GaussNewton) and max_rank is not None and isinstance(chosen.solver, Krylov):
-        chosen = dataclasses.replace(chosen, solver=dataclasses.replace(chosen.solver, max_rank=max_rank))
+    elif (
+        isinstance(chosen, GNvpro | GaussNewton) and max_rank is not None and isinstance(chosen.solver, Krylov | Hybrid)
+    ):
+        spaces = dataclasses.replace(chosen.solver, max_rank=max_rank)
+        chosen = dataclasses.replace(chosen, solver=spaces)  # type: ignore[arg-type]  # the kind of solver that it had
     if isinstance(chosen, StochasticMethod) and learning_rate is not None:
         chosen = dataclasses.replace(chosen, lr=learning_rate)
     chosen = dataclasses.replace(chosen, **method)
-    return dataclasses.replace(training, method=chosen, work=training.work if work is None else work)
+    return dataclasses.replace(
+        training,
+        method=chosen,
+        work=training.work if work is None else work,
+        seconds=training.seconds if seconds is None else seconds,
+    )
 
 
 def named_solver(auto: Auto, name: str) -> Solver:

@@ -30,7 +30,7 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import WarmStart, append_bias_column
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.methods.protocol import Budget, Method, Start, State, detached_copy
+from gnvpro.methods.protocol import USUAL_WORK, Budget, Method, Start, State, detached_copy
 from gnvpro.methods.stochastic import Model, RandomBatch, batch_passes, loader_batch_size, random_batches
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
@@ -97,6 +97,10 @@ class AdamVPro(Method):
         """Settings of Newton's method are for other losses than least squares."""
         trouble = self.batch_head.why_not(problem.loss)
         return None if trouble is None else f"AdamVPro: batch_head cannot be used: {trouble}"
+
+    def usual_work(self, by_seconds: bool = False) -> float:
+        """Work units where none are given: the learning rate needs an end to fall to."""
+        return USUAL_WORK
 
     def samples_per_batch(self, samples: int) -> int:
         """Samples in a batch, of so many."""

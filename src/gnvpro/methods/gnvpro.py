@@ -44,8 +44,8 @@ class GNvpro(Method):
         batches: train on parts of the training set in turn; by default on all of it.
         head, eliminator, levels, memory, seed: see `gnvpro.Method`.
 
-    >>> GNvpro(solver="krylov").solver
-    Krylov(max_rank=20, rtol=0.01)
+    >>> GNvpro(solver="krylov").solver.max_rank
+    20
     """
 
     solver: str | Solver = "auto"
@@ -124,7 +124,9 @@ class GaussNewton(Method):
         else:
             point = objective.at(objective.join(start.theta, start.W))
         builder = self.solver.builder(budget)
-        steps: Steps[FullPoint] = Steps("krylov", point, objective, builder, budget, start.bound)
+        steps: Steps[FullPoint] = Steps(
+            "krylov", point, objective, builder, budget, start.bound, longer_steps=self.solver.longer_steps
+        )
         if state is not None:
             steps.resume(state)
         return steps

@@ -15,7 +15,10 @@ A `Solver` makes the steps of GNvpro: exact ones, steps from Krylov spaces, quas
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -30,6 +33,7 @@ from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
+USUAL_WORK = 600.0  # of methods that do not end by themselves
 State = dict[str, Any]  # tensors, numbers, and dictionaries of them
 
 
@@ -45,12 +49,19 @@ class Start:
 
 @dataclass(frozen=True)
 class Budget:
-    """Work that may still be spent, as the meter runs."""
+    """Work and seconds that may still be spent, as the meter and the clock run; each is infinite where it is no limit."""
 
     meter: WorkMeter
     limit: float  # work units on the meter at which to stop
     share: float = 1.0  # of the training set that is trained on
-    work_is_scarce: bool = False  # rather than time: levels have a budget each
+    work_is_scarce: bool = False  # rather than time
+    seconds: float = math.inf  # on the clock at which to stop
+    clock: Callable[[], float] = time.perf_counter  # seconds of the run so far, those before it was resumed included
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds by the clock; infinite where they are no limit."""
+        return self.seconds - self.clock()
 
     @property
     def passes_left(self) -> float:
@@ -196,6 +207,13 @@ class Method(ABC):
     def why_not(self, problem: Problem) -> str | None:
         """Why it cannot train this problem, said before any work; None where it can."""
         return None
+
+    def usual_work(self, by_seconds: bool = False) -> float:
+        """Work units where none are given, and seconds are or are not.
+
+        Without limit: the run ends when its objective has settled. On batches an objective never settles.
+        """
+        return math.inf if by_seconds or self.parts() is None else USUAL_WORK
 
     def least_work(self, n_features: int, n_targets: int, squares: bool) -> float:
         """Work units of a start and one iteration, at least, for a head of this size, for least squares or not.

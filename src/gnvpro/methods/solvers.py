@@ -101,6 +101,12 @@ class ModelsWithinBudget:
         self.passes_left = state["passes_left"]
 
 
+def check_sizes(solver: Krylov | Hybrid) -> None:
+    """Those of its Krylov spaces."""
+    check_count(f"{type(solver).__name__}: max_rank", solver.max_rank, 1)
+    check_number(f"{type(solver).__name__}: rtol", solver.rtol, 0.0)
+
+
 @dataclass(frozen=True)
 class Krylov(TrustRegionSolver):
     """The paper's steps, from a Krylov space at every accepted point.
@@ -108,32 +114,41 @@ class Krylov(TrustRegionSolver):
     Args:
         max_rank: largest dimension of the space; each costs two work units.
         rtol: relative residual at which the space is large enough.
+        longer_steps: whether a step that the radius stopped and that did what was promised is followed by steps twice as long
+            from the same space, one work unit each, while the objective falls.
+        damped: where the radius binds, the damping is added to the quadratic "model", or to the norm of the "residual" as in
+            the paper.
 
-    >>> Krylov(max_rank=30)
-    Krylov(max_rank=30, rtol=0.01)
+    >>> Krylov(max_rank=30).longer_steps
+    True
     """
 
     max_rank: int = 20
     rtol: float = 1e-2
+    longer_steps: bool = True
+    damped: str = "model"
     name: ClassVar[str] = "krylov"
 
     def __post_init__(self) -> None:
-        check_count(f"{type(self).__name__}: max_rank", self.max_rank, 1)
-        check_number(f"{type(self).__name__}: rtol", self.rtol, 0.0)
+        check_sizes(self)
+        if not isinstance(self.longer_steps, bool):
+            raise TypeError(f"Krylov: longer_steps must be True or False, got {self.longer_steps!r}")
+        check_choice("Krylov: damped", self.damped, ("model", "residual"))
 
     def builder(self, budget: Budget) -> KrylovWithinBudget:
         """What builds the models."""
-        return KrylovWithinBudget(self.max_rank, self.rtol, budget)
+        return KrylovWithinBudget(self.max_rank, self.rtol, budget, self.damped)
 
     def steps(
         self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None
     ) -> Steps[ReducedPoint]:
         """The loop with a Krylov space at every point."""
-        return Steps(self.name, point, point.problem.reduced, self.builder(budget), budget, bound)
+        objective, longer = point.problem.reduced, self.longer_steps
+        return Steps(self.name, point, objective, self.builder(budget), budget, bound, longer_steps=longer)
 
 
 @dataclass(frozen=True)
-class Hybrid(Krylov):
+class Hybrid(TrustRegionSolver):
     """Quasi-Newton steps between Krylov spaces, for networks whose Gauss-Newton matrix is too large.
 
     Args:
@@ -141,11 +156,16 @@ class Hybrid(Krylov):
         rtol: relative residual at which a space is large enough.
     """
 
+    max_rank: int = 20
+    rtol: float = 1e-2
     name: ClassVar[str] = "hybrid"
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
 
     def steps(self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None) -> QuasiNewtonSteps:
         """The loop with quasi-Newton directions, and Krylov spaces where the budget has room for them."""
-        builder = self.builder(budget)
+        builder = KrylovWithinBudget(self.max_rank, self.rtol, budget)
         return QuasiNewtonSteps(self.name, point, builder, builder.pays, bound)
 
 

@@ -37,17 +37,18 @@ class KrylovWithinBudget:
     max_rank: int
     rtol: float
     budget: Budget
+    damped: str = "model"
     cap: int = 0
 
     def __call__(self, point: Point) -> KrylovModel:
         """The local model at a point."""
-        affordable = max(1.0, (self.budget.passes_left - 2) // 2)
-        self.cap = int(min(self.max_rank, affordable))
+        affordable = (self.budget.passes_left - 2) / 2
+        self.cap = max(1, int(min(self.max_rank, affordable)))
         return self.build(point)
 
     def build(self, point: Point) -> KrylovModel:
         """The local model with the cap as it is: the budget was another when it was built first."""
-        return krylov_model(point, self.cap, self.rtol)
+        return krylov_model(point, self.cap, self.rtol, self.damped)
 
     def pays(self) -> bool:
         """Whether the budget lasts for a space and as many passes again for steps that use what it learnt."""
@@ -76,10 +77,17 @@ class Steps(Generic[P]):
         budget: Budget,
         bound: Bound | None = None,
         rule: StepRule | None = None,
+        longer_steps: bool = False,
     ) -> None:
         self.name, self.budget = name, budget
         self.build: Callable[[P], LocalModel] = build
-        self.region: TrustRegion[P] = TrustRegion(objective, build, point, bound, rule)
+        self.region: TrustRegion[P] = TrustRegion(
+            objective, build, point, bound, rule, self._affords_a_trial if longer_steps else None
+        )
+
+    def _affords_a_trial(self) -> bool:
+        """Whether the budget lasts for one more evaluation and the gradient after it."""
+        return self.budget.passes_left >= 2
 
     @property
     def status(self) -> Status:

@@ -7,6 +7,7 @@ takes half the time where batches are small. theta and W are one tensor each: th
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.methods.protocol import Budget, Method, Running, Start, State, detached_copy
+from gnvpro.methods.protocol import USUAL_WORK, Budget, Method, Running, Start, State, detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
@@ -43,6 +44,10 @@ class StochasticMethod(Method):
         super().__post_init__()
         check_number(f"{type(self).__name__}: lr", self.lr, 0.0, strict=True)
         check_count(f"{type(self).__name__}: batch_size", self.batch_size, 1)
+
+    def usual_work(self, by_seconds: bool = False) -> float:
+        """Work units where none are given: with a learning rate, an objective does not settle."""
+        return math.inf if by_seconds else USUAL_WORK
 
     @abstractmethod
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:

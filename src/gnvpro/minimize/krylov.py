@@ -12,8 +12,11 @@ Where it does, z minimises the quadratic model within the radius: with T the sym
 
     z(lambda) = argmin_z  -beta z_1 + 1/2 z' T z + lambda/2 |z|^2,      lambda >= 0 the root of |z(lambda)| = radius.
 
-(The paper adds lambda to the residual's norm instead, which weighs a direction of curvature e by e / (e^2 + lambda) and
-so all but leaves out the flat directions: on the CDR surrogate that costs a factor of up to three in test error.)
+The paper adds lambda to the residual's norm instead (`damped="residual"`), which weighs a direction of curvature e by
+e / (e^2 + lambda) and so all but leaves out the flat directions:
+
+    z(lambda) = argmin_z |H_r z - beta e_1|^2 + lambda |z|^2.
+
 The GMRES step is never longer than the minimiser of the model, so the two cases meet. With one eigen-decomposition of T
 every lambda costs a few multiplications of r-vectors: a rejected trial asks the same factorisation for a shorter step
 and pays for nothing but the trial itself. The model promises
@@ -75,6 +78,19 @@ class Arnoldi:
         """Its eigenvalues, what is below rounding error lifted to it, and eigenvectors."""
         values, vectors = np.linalg.eigh(self.projected)
         return np.maximum(values, 1e-14 * abs(values).max()), vectors
+
+    @property
+    def damped_model(self) -> tuple[Array, Array, Array]:
+        """e, b and V with z(lambda) = V [b / (e + lambda)] the minimum of the quadratic model, damped."""
+        values, vectors = self.ritz
+        return values, self.beta * vectors[0], vectors
+
+    @cached_property
+    def damped_residual(self) -> tuple[Array, Array, Array]:
+        """The same for the norm of the residual, from the singular values of H_r."""
+        left, singular, right = np.linalg.svd(self.hessenberg, full_matrices=False)
+        singular = np.maximum(singular, 1e-14 * singular.max())
+        return singular[::-1] ** 2, (self.beta * singular * left[0])[::-1], right[::-1].T
 
     def pseudo_inverse(self, y: Tensor) -> Tensor:
         """Q_r H_r^+ Q_{r+1}' y."""
@@ -144,6 +160,7 @@ class KrylovModel:
 
     gradient: Tensor
     factors: Arnoldi
+    damped: str = "model"  # what the damping is added to: the quadratic model, or the norm of the "residual"
 
     @property
     def rank(self) -> int:
@@ -162,15 +179,15 @@ class KrylovModel:
             return Step(torch.zeros_like(factors.basis[0]), 0.0, 0.0, 0.0)
         z, damping = factors.gmres, 0.0
         if np.linalg.norm(z) > radius:
-            values, vectors = factors.ritz
-            y, damping = within_radius(values, factors.beta * vectors[0], radius, rounding=0.0)  # they are above it
+            values, right, vectors = factors.damped_residual if self.damped == "residual" else factors.damped_model
+            y, damping = within_radius(values, right, radius, rounding=0.0)  # they are above it
             z = vectors @ y
         predicted = factors.beta * z[0] - 0.5 * z @ factors.projected @ z
         d_x = factors.basis.new_tensor(z) @ factors.basis[:-1]
         return Step(d_x, float(np.linalg.norm(z)), float(predicted), damping)
 
 
-def krylov_model(point: Point, max_rank: int, rtol: float) -> KrylovModel:
+def krylov_model(point: Point, max_rank: int, rtol: float, damped: str = "model") -> KrylovModel:
     """The local model at a point, from the curvature there: two passes through the network for each dimension."""
     gradient = point.gradient()
-    return KrylovModel(gradient, arnoldi(point.curvature().mv, -gradient, max_rank, rtol))
+    return KrylovModel(gradient, arnoldi(point.curvature().mv, -gradient, max_rank, rtol), damped)

@@ -16,6 +16,7 @@ class Status(enum.Enum):
     CONVERGED = "The gradient is below its tolerance."
     SETTLED = "The objective has settled: it hardly falls any more for the work it takes."
     WORK_SPENT = "The work budget is spent."
+    SECONDS_SPENT = "The seconds are spent."
     ITERATIONS_SPENT = "The iteration cap is reached."
     SWEEPS_DONE = "All sweeps over the batches are done."
     STEP_TOO_SMALL = "No step, however short, reduces the objective any more; the best accepted model is kept."

@@ -18,6 +18,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+GROW_ABOVE = 0.75  # ratio above which the model may be trusted further
+AT_BOUNDARY = 0.8  # of the radius, from which on a step was stopped by it
+
 
 @dataclass(frozen=True)
 class Step:
@@ -88,7 +91,7 @@ class RadiusRule:
 
     accept_above: float = 1e-4
     shrink_below: float = 0.25
-    grow_above: float = 0.75
+    grow_above: float = GROW_ABOVE
     shrink: float = 0.25
     grow: float = 2.0
 
@@ -101,7 +104,7 @@ class RadiusRule:
         """The next radius. It shrinks from the step, not from the radius: a longer step was never tried."""
         if not ratio >= self.shrink_below:  # also when the ratio is not a number
             return self.shrink * step_norm
-        if ratio > self.grow_above and step_norm > 0.8 * bound:
+        if ratio > self.grow_above and step_norm > AT_BOUNDARY * bound:
             return self.grow * step_norm
         return bound
 

@@ -12,6 +12,9 @@ Near a minimum both reductions drown in rounding error and their quotient means 
 the size of that error (Conn, Gould, Toint: Trust-Region Methods, sec. 17.4.2): the quotient tends to one there, and
 Newton's method goes on to the accuracy that its gradient, not its objective, can resolve.
 
+Where a trial did what the model promised and the radius stopped it, a longer step from the same model may be tried before a
+new model is built (`longer`): one evaluation each, twice as long each time, while the objective falls.
+
 Legend: Delta -> bound (of a RadiusRule), x -> theta or vec W, Phi -> value.
 """
 
@@ -27,7 +30,18 @@ from torch import Tensor
 
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule, loaded_bound, radius_of, saved_bound
+from gnvpro.minimize.step_rules import (
+    AT_BOUNDARY,
+    GROW_ABOVE,
+    Bound,
+    LocalModel,
+    RadiusRule,
+    Step,
+    StepRule,
+    loaded_bound,
+    radius_of,
+    saved_bound,
+)
 
 
 class Point(Protocol):
@@ -94,6 +108,7 @@ class TrustRegion(Generic[PointT]):
         point: PointT,
         bound: Bound | None = None,
         rule: StepRule | None = None,
+        longer: Callable[[], bool] | None = None,
     ) -> None:
         self.objective = objective
         self.point = point
@@ -103,6 +118,7 @@ class TrustRegion(Generic[PointT]):
         self._build_model = build_model
         self._rule: StepRule = rule or RadiusRule()
         self._below_rounding = 0
+        self._longer = longer  # whether one more evaluation may be spent on a longer step; None: never
 
     def build(self) -> LocalModel:
         """The local model at the point, made if there is none yet."""
@@ -139,9 +155,27 @@ class TrustRegion(Generic[PointT]):
         ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
         accepted = math.isfinite(trial.value) and ratio > self._rule.accept_above
         self.bound = self._rule.update(bound, step.norm, ratio if math.isfinite(trial.value) else math.nan)
+        if accepted and self._longer is not None and stopped_by_radius(step, bound, ratio):
+            step, trial = self._lengthened(model, step, trial)
+            ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
         if accepted:
             self.point, self.model = trial, None
         return StepReport(accepted, ratio, radius_of(bound), step.damping, model.rank)
+
+    def _lengthened(self, model: LocalModel, step: Step, trial: PointT) -> tuple[Step, PointT]:
+        """The longest of the steps, each twice the one before, to which the objective falls; the radius follows it."""
+        assert self._longer is not None
+        while self._longer():
+            further = model.solve_within(2 * step.norm)
+            if further.norm < 1.1 * step.norm:  # that was the model's own minimum
+                break
+            trial.free()
+            there = self.objective.at(self.point.x + further.d_x, self.point)
+            if not there.value < trial.value:  # also when it is not a number
+                self.bound = step.norm
+                break
+            step, trial, self.bound = further, there, 2 * further.norm
+        return step, trial
 
     def state(self) -> dict[str, Any]:
         """What `resume` needs beside the point."""
@@ -156,6 +190,12 @@ class TrustRegion(Generic[PointT]):
         self.bound, self._below_rounding = loaded_bound(state["bound"]), state["below_rounding"]
         if state["has_model"]:
             self.model = (build_again or self._build_model)(self.point)
+
+
+def stopped_by_radius(step: Step, bound: Bound, ratio: float) -> bool:
+    """Whether the model was right and a radius, not the model's own minimum, ended the step."""
+    radius = radius_of(bound)
+    return radius is not None and ratio > GROW_ABOVE and step.norm > AT_BOUNDARY * radius
 
 
 def minimize(

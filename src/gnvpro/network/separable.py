@@ -112,6 +112,10 @@ class SeparableNetwork:
             return targets
         return self.rows(targets) if targets.ndim == len(self.location.output_shape) + 1 else targets.reshape(-1)
 
+    def shaped(self, rows: Tensor, samples: int) -> Tensor:
+        """Outputs in the shape that the model gives them."""
+        return self._unrows(rows, torch.Size((samples, *self.location.output_shape)))
+
     def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
         if isinstance(self.location.head, nn.Conv2d):
             n, c, *pixels = shape

@@ -97,7 +97,7 @@ def _check_inputs(name: str, inputs: Any, model: nn.Module, first: int, finite: 
     if is_several(inputs):
         parts = tuple(_checked(f"{name}[{i}]", value, model, first, finite) for i, value in enumerate(inputs))
         return _same_length(name, Several(parts)) if len(parts) > 1 else parts[0]
-    tensor = _as_tensor(name, inputs)
+    tensor = as_tensor(name, inputs)
     if tensor.ndim == 1 and is_series(inputs):
         tensor = tensor[:, None]
     if tensor.ndim < 2:
@@ -119,7 +119,7 @@ def _same_length(name: str, several: Several) -> Several:
 
 def _checked(name: str, inputs: object, model: nn.Module, start: int, finite: bool) -> Tensor:
     """One of the inputs."""
-    tensor = _as_tensor(name, inputs)
+    tensor = as_tensor(name, inputs)
     if tensor.ndim == 0:
         raise ValueError(f"{name} is a number; samples come first")
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
@@ -152,7 +152,7 @@ def check_weights(name: str, weights: object, inputs: Batch, first: int = 0) -> 
     """A number that is not negative for each sample."""
     if weights is None:
         return None
-    tensor = _as_tensor(name, weights)
+    tensor = as_tensor(name, weights)
     if tuple(tensor.shape) != (len(inputs),):
         raise ValueError(f"{name} must have shape ({len(inputs)},), one per sample, got {tuple(tensor.shape)}")
     if tensor.is_complex():
@@ -169,7 +169,7 @@ def check_targets(
     name: str, targets: object, inputs: Batch, network: SeparableNetwork, loss: Loss, first: int = 0
 ) -> Tensor:
     """Targets in the form the loss wants, one row for each output row."""
-    tensor = _as_tensor(name, targets)
+    tensor = as_tensor(name, targets)
     if tensor.ndim == 0 or tensor.shape[0] == 0 < len(inputs):
         raise ValueError(f"{name} is empty: it has no samples")
     if tensor.shape[0] != len(inputs):
@@ -218,7 +218,8 @@ def _is_sharded(module: nn.Module) -> bool:
     return any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(module).__mro__)
 
 
-def _as_tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any) -> Tensor:
+    """A tensor of what was given."""
     if isinstance(value, Tensor):
         return value.detach()
     try:

@@ -39,6 +39,7 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.arguments import (
+    as_tensor,
     check_alpha,
     check_inputs,
     check_model,
@@ -69,6 +70,15 @@ class HeldOut:
     inputs: Inputs
     misfit: Misfit
     passes: PassPlan
+    targets: Tensor | None = None  # as given, where they are held
+
+    def targets_like(self, outputs: Tensor) -> Tensor:
+        """The targets as given, in the shape of outputs that have as many entries: (n,) beside (n, 1) would be broadcast."""
+        if self.targets is None:
+            raise ValueError(
+                "metrics needs validation samples that are held in memory; give a part of them, or leave it out"
+            )
+        return self.targets.reshape(outputs.shape) if self.targets.numel() == outputs.numel() else self.targets
 
 
 @dataclass(frozen=True)
@@ -374,7 +384,8 @@ class Problem:
         if not count or (weights is not None and self.processes.all(not weights.any())):
             raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")
         misfit = Misfit.mean(self.loss, rows, weights, self._others.of_samples(count))
-        return HeldOut(inputs, misfit, network.pass_plan(inputs, self.memory))
+        given = as_tensor("validation targets", targets)
+        return HeldOut(inputs, misfit, network.pass_plan(inputs, self.memory), given)
 
     def _held_out_stream(self, source: Samples) -> HeldOut:
         with self.processes.together():
@@ -389,3 +400,7 @@ class Problem:
         """The outputs on held-out samples; not counted as work."""
         features = self.network.features(theta, held_out.inputs, held_out.passes)
         return matmul_small(append_bias_column(features, self.network.bias), W.T)
+
+    def shaped_outputs(self, theta: Tensor, W: Tensor, held_out: HeldOut) -> Tensor:
+        """The same in the shape that the model gives them."""
+        return self.network.shaped(self.outputs(theta, W, held_out), len(held_out.inputs))

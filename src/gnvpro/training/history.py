@@ -52,6 +52,7 @@ class Record:
     )
     effective_parameters: float | None = None
     evidence: float | None = None  # its logarithm
+    metrics: dict[str, float] | None = None  # of the user, on the validation set, or on all samples where there is none
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""
@@ -98,13 +99,14 @@ class History(Sequence[Record]):
         """Write one line per record; what a record does not have stays empty."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(FIELDS)
-            writer.writerows([getattr(record, name) for name in FIELDS] for record in self._records)
+            writer.writerow(columns_of(self._records[0] if self._records else None))
+            writer.writerows(row_of(record) for record in self._records)
 
     def to_dataframe(self) -> Any:
         """The records as a pandas DataFrame."""
         pandas = need("pandas", "pandas")
-        return pandas.DataFrame([record.to_dict() for record in self._records], columns=FIELDS)
+        columns = columns_of(self._records[0] if self._records else None)
+        return pandas.DataFrame([row_of(record) for record in self._records], columns=columns)
 
     def plot(self, against: str = "work") -> Figure:
         """Loss, accuracy, radius or damping, gradient and penalties of the run, as far as its records hold them.
@@ -124,4 +126,15 @@ class History(Sequence[Record]):
         return history_figure(self, against)
 
 
-FIELDS = [field.name for field in dataclasses.fields(Record)]
+FIELDS = [field.name for field in dataclasses.fields(Record) if field.name != "metrics"]
+
+
+def columns_of(record: Record | None) -> list[str]:
+    """The columns of a table of such records: their fields, and a column per metric."""
+    return FIELDS if record is None else [*FIELDS, *(record.metrics or {})]
+
+
+def row_of(record: Record) -> list[Any]:
+    """What a record has in each of its columns."""
+    own = record.metrics or {}
+    return [own[name] if name in own else getattr(record, name) for name in columns_of(record)]

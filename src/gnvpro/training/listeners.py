@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
@@ -22,7 +23,7 @@ from typing import Any, Protocol, TextIO, runtime_checkable
 from gnvpro.extras import how_to_get
 from gnvpro.minimize.status import Status
 from gnvpro.progress import Display
-from gnvpro.training.history import FIELDS, History, Record
+from gnvpro.training.history import History, Record, columns_of, row_of
 
 
 @runtime_checkable
@@ -34,7 +35,7 @@ class Listener(Protocol):
     """
 
     def begin(self, history: History, budget: float) -> None:
-        """The run starts, or goes on after these records; it may spend `budget` work units in all."""
+        """The run starts, or goes on after these records; it may spend `budget` work units in all, infinity for no limit."""
         ...
 
     def record(self, record: Record) -> None:
@@ -62,19 +63,26 @@ class CSVFile:
         self.path = Path(path)
 
     def begin(self, history: History, budget: float) -> None:
-        """Write the header and the records so far."""
+        """Write the records so far."""
         self._file = open(self.path, "w", newline="", buffering=1)  # noqa: SIM115 - closed in `end`
         self._writer = csv.writer(self._file)
-        self._writer.writerow(FIELDS)
+        self._header_due = True
         for record in history:
             self.record(record)
 
     def record(self, record: Record) -> None:
-        """Write a line."""
-        self._writer.writerow([getattr(record, name) for name in FIELDS])
+        """Write a line; before the first one the header, whose last columns are the metrics."""
+        self._write_header(record)
+        self._writer.writerow(row_of(record))
+
+    def _write_header(self, record: Record | None) -> None:
+        if self._header_due:
+            self._writer.writerow(columns_of(record))
+        self._header_due = False
 
     def end(self, status: Status) -> None:
         """Close the file."""
+        self._write_header(None)
         self._file.close()
 
 
@@ -132,7 +140,7 @@ class TensorBoard:
 
     def record(self, record: Record) -> None:
         """Write every number of the record."""
-        for name, value in record.to_dict().items():
+        for name, value in (record.to_dict() | (record.metrics or {})).items():
             if isinstance(value, float | int) and name not in ("iteration", "work"):
                 self._writer.add_scalar(name, value, global_step=record.iteration, walltime=None)
 
@@ -159,7 +167,7 @@ class Progress:
     def begin(self, history: History, budget: float) -> None:
         """Show the bar."""
         self._display = Display("train", "WU", self._stream)
-        self._display.start(max(budget, 1.0), history[-1].work if history else 0.0)
+        self._display.start(max(budget, 1.0) if budget < math.inf else None, history[-1].work if history else 0.0)
 
     def record(self, record: Record) -> None:
         """Move the bar, or print the line."""
@@ -226,6 +234,7 @@ def numbers(record: Record) -> str:
         parts.append(f"validation {record.validation_loss:.3e}")
     if record.validation_accuracy is not None:
         parts.append(f"{100 * record.validation_accuracy:.2f} %")
+    parts += [f"{name} {value:.4g}" for name, value in (record.metrics or {}).items()]
     if record.radius is not None:
         parts.append(f"radius {record.radius:.1e}")
     elif record.damping is not None:

@@ -29,14 +29,16 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import loaded_bound, saved_bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import HeldOut, Problem
-from gnvpro.training import checkpoint
+from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
 from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
+from gnvpro.training.scores import Improved, Judge, Scores
 
+SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
 CHECKPOINT_COST = 20  # times as long as the last checkpoint took, the next one waits: a twentieth of the time at most
 
 
@@ -46,8 +48,9 @@ class Plan:
 
     method: Method
     budgets: tuple[float, ...]  # work units, one per level
+    seconds: float
     iterations: float
-    keep_best: bool
+    judge: Judge
     patience: float  # iterations without a better validation score
     checkpoint: Checkpoint | None
 
@@ -72,12 +75,6 @@ class Best:
     W: Tensor
 
 
-def score(loss: float | None, accuracy: float | None) -> float:
-    """What "best" means on the validation set: the accuracy, or the loss where there is none."""
-    value = accuracy if accuracy is not None else -math.inf if loss is None else -loss
-    return -math.inf if math.isnan(value) else value
-
-
 @dataclass(frozen=True)
 class Written:
     """The last checkpoint: after how many records, when, and how long it took."""
@@ -87,21 +84,6 @@ class Written:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Improved:
-    """The record with the best validation score of a level."""
-
-    level: int = -1
-    score: float = -math.inf
-    iteration: int = 0
-
-    def after(self, record: Record) -> Improved:
-        """With one more record."""
-        value = score(record.validation_loss, record.validation_accuracy)
-        better = record.level > self.level or value > self.score
-        return Improved(record.level, value, record.iteration) if better else self
-
-
 class Run:
     """One run, from a plan or from a checkpoint of it."""
 
@@ -109,12 +91,14 @@ class Run:
         self,
         problem: Problem,
         validation: HeldOut | None,
+        measured: HeldOut | None,
         plan: Plan,
         listeners: Sequence[Listener],
         identity: dict[str, Any],
     ) -> None:
         self.problem, self.validation, self.plan = problem, validation, plan
         self.processes = problem.processes
+        self.measured = measured  # samples of the metrics, where there are any
         self.listeners, self.identity = listeners, identity
         self.meter, self.batches = problem.meter, plan.method.parts()
         self.history = History()
@@ -126,12 +110,13 @@ class Run:
         self.start: Start | None = None
         self._resumed: State | None = None
         self.taking_up = False  # while what goes wrong may be the checkpoint's fault
-        self._clock = time.perf_counter()
+        self._begun = time.perf_counter()
         self._snapshot: dict[str, Any] | None = None
         self._written = Written()
         self._lines: list[bytes] = []  # the records as they are written down, each made once
         self._improved = Improved()
-        self._scores: tuple[float | None, float | None] = (None, None)
+        self._first = 0  # record of this objective: another level or other penalties make it another one
+        self._scores = Scores()
 
     # -- the loops
 
@@ -194,6 +179,8 @@ class Run:
                 return Status.ITERATIONS_SPENT
             if running.next_passes > budget.passes_left:
                 return Status.WORK_SPENT
+            if self.problem.processes.all(budget.seconds_left <= 0):
+                return Status.SECONDS_SPENT
             report = running.iterate()
             self.taking_up = False
             if report is None:
@@ -212,6 +199,8 @@ class Run:
                 return Status.NO_BETTER
             if self.search is not None and self.search.finished:
                 return Status.SETTLED
+            if self._ends_by_itself and (ended := convergence.RULE.status(self.history, self._first)) is not None:
+                return ended
         self.start = Start(running.point.theta, running.point.W, running.bound, follows_batch=True)
         return Status.RUNNING
 
@@ -236,14 +225,26 @@ class Run:
 
     def _budget(self, share: float = 1.0) -> Budget:
         """Until the end of this level, the last elimination or the last judgement put aside."""
-        last = self.cursor.level + 1 == len(self.plan.budgets)
-        aside = 1 if self.batches is not None and last else 0
+        plan, levels = self.plan, self.cursor.level + 1
+        aside = 1 if self.batches is not None and levels == len(plan.budgets) else 0
         aside += 0 if self.search is None else passes_of_a_judgement(self.problem)
-        return Budget(self.meter, self._limit() - aside, share, work_is_scarce=len(self.plan.budgets) > 1)
+        seconds = plan.seconds * levels / len(plan.budgets)
+        scarce = math.isfinite(self._limit()) and not math.isfinite(seconds)
+        return Budget(self.meter, self._limit() - aside, share, scarce, seconds, self._seconds)
 
     def _limit(self) -> float:
         """Work units that may be spent until the end of this level."""
         return sum(self.plan.budgets[: self.cursor.level + 1])
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        """Whether the objective can be seen to settle: not where it is that of random batches, or its penalties change."""
+        searching = self.search is not None and not self.search.over
+        return self.plan.method.usual_work() == math.inf and not searching
+
+    def _seconds(self) -> float:
+        """Seconds of the run so far, those before it was resumed included."""
+        return time.perf_counter() - self._begun
 
     # -- the search for penalties
 
@@ -286,9 +287,10 @@ class Run:
 
     def _take_model(self, model: nn.Module, memory: float) -> None:
         self.problem = self.problem.of_model(model, memory)
-        if self.validation is not None:
-            passes = self.problem.network.pass_plan(self.validation.inputs, memory)
-            self.validation = dataclasses.replace(self.validation, passes=passes)
+        self.validation, self.measured = (
+            each and dataclasses.replace(each, passes=self.problem.network.pass_plan(each.inputs, memory))
+            for each in (self.validation, self.measured)
+        )
 
     def _finish(self) -> None:
         """Keep the best model if asked to, eliminate its head over all samples if that is due, write the last checkpoint."""
@@ -337,11 +339,11 @@ class Run:
             gradient_norm=gradient_norm,
             **dataclasses.asdict(made),
             work=self.meter.work,
-            seconds=time.perf_counter() - self._clock,
+            seconds=self._seconds(),
             inner_seconds=self.meter.inner_seconds,
             accuracy=problem.misfit.accuracy(point.outputs),
-            validation_loss=self._scores[0],
-            validation_accuracy=self._scores[1],
+            validation_loss=self._scores.loss,
+            validation_accuracy=self._scores.accuracy,
             level=self.cursor.level,
             sweep=self.cursor.sweep if in_batches else None,
             batch=self.cursor.batch if in_batches else None,
@@ -351,24 +353,42 @@ class Run:
             noise=math.hypot(*said.noise) / math.sqrt(len(said.noise)) if said and said.noise else None,
             effective_parameters=said.effective_parameters if said else None,
             evidence=said.log_evidence if said else None,
+            metrics=self._scores.metrics,
         )
         record = agreed(self.processes, record, point.theta, point.W)
         self.history.append(record)
-        self._improved = self._improved.after(record)
+        self._first = convergence.first_record(self.history, self._first, len(self.history) - 1)
+        self._improved = self._improved.after(record, self.plan.judge)
         return record
 
     def _validate(self, theta: Tensor, W: Tensor) -> None:
         """Score the model on the validation set, and remember it where it is the best; passes over it are not work."""
-        if self.validation is None:
-            return
-        outputs = self.problem.outputs(theta, W, self.validation)
-        loss, accuracy = self.validation.misfit.value(outputs), self.validation.misfit.accuracy(outputs)
-        self._scores = (loss, accuracy)
+        validation, judge = self.validation, self.plan.judge
+        loss = accuracy = None
+        if validation is not None:
+            outputs = self.problem.outputs(theta, W, validation)
+            loss, accuracy = validation.misfit.value(outputs), validation.misfit.accuracy(outputs)
+        self._scores = Scores(loss, accuracy, self.measure(theta, W))
         # The best model of an earlier level is not the network that this run will return.
-        if self.plan.keep_best and (
-            self.best is None or (self.cursor.level, score(loss, accuracy)) > (self.best.level, self.best.score)
-        ):
-            self.best = Best(self.cursor.level, score(loss, accuracy), theta.clone(), W.clone())
+        rank = (self.cursor.level, judge.score(self._scores))
+        if judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
+            self.best = Best(*rank, theta.clone(), W.clone())
+
+    def measure(self, theta: Tensor, W: Tensor) -> dict[str, float] | None:
+        """The metrics of a model, where there are any."""
+        if self.measured is None:
+            return None
+        outputs = self.problem.shaped_outputs(theta, W, self.measured)
+        targets = self.measured.targets_like(outputs)
+        values = {name: metric.value(name, outputs, targets) for name, metric in self.plan.judge.metrics.items()}
+        return values if self.processes.alone else self._mean_over_processes(values, len(outputs))
+
+    def _mean_over_processes(self, values: dict[str, float], samples: int) -> dict[str, float]:
+        """Metrics of parts of the samples, weighted by their numbers."""
+        count, *totals = (
+            self.processes.gather([samples, *(samples * value for value in values.values())]).sum(0).tolist()
+        )
+        return {name: total / count for name, total in zip(values, totals, strict=True)}
 
     def _stalled(self) -> bool:
         """Whether the validation score has not improved for too long."""
@@ -404,10 +424,10 @@ class Run:
             "search": self.search and self.search.state(),
             "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
-            "seconds": time.perf_counter() - self._clock,
+            "seconds": self._seconds(),
             "records": len(self.history),
             "status": status.name,
-            "budget": [sum(self.plan.budgets), self.plan.iterations],
+            "budget": self._caps(),
         }
 
     def _write(self, snapshot: dict[str, Any]) -> None:
@@ -438,18 +458,22 @@ class Run:
         self.start = start and Start(**{**start, "bound": loaded_bound(start["bound"])})
         self.best = Best(**saved["best"]) if saved["best"] else None
         self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
-        self._clock = time.perf_counter() - saved["seconds"]
+        self._begun = time.perf_counter() - saved["seconds"]
         self._lines = saved["history"].split(b"\n")
         self.history = History(Record(**json.loads(line)) for line in self._lines)
         for record in self.history:
-            self._improved = self._improved.after(record)
-        self._scores = (self.history[-1].validation_loss, self.history[-1].validation_accuracy)
+            self._improved = self._improved.after(record, self.plan.judge)
+        self._first = convergence.first_record(self.history, 0, 0)
+        self._scores = Scores.of(self.history[-1])
         self._written = Written(len(self.history))
         self._resumed = saved["method"]
         self._snapshot = saved
         self.status = Status[saved["status"]]
-        work, iterations = saved["budget"]
-        larger = sum(self.plan.budgets) > work or self.plan.iterations > iterations
-        if self.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT) and larger and self._resumed is not None:
+        larger = any(now > then for now, then in zip(self._caps(), saved["budget"], strict=True))
+        if self.status in SPENT and larger and self._resumed is not None:
             self.status = Status.RUNNING
         self.taking_up = False
+
+    def _caps(self) -> list[float]:
+        """Work, seconds and iterations that the run may take."""
+        return [sum(self.plan.budgets), self.plan.seconds, self.plan.iterations]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.choose import as_method
@@ -32,6 +32,7 @@ from gnvpro.training.listeners import Listener, as_listener
 from gnvpro.training.result import Result
 from gnvpro.training.run import Plan, Run
 from gnvpro.training.sample_digest import SampleDigest
+from gnvpro.training.scores import RESERVED, Judge, Metric, check_metrics, warn_of_rise
 from gnvpro.training.summary import setup_of
 
 HASHED_ROWS = 10_000  # samples at a time
@@ -50,7 +51,9 @@ def train(
     head_penalty: float | str | None = None,
     sample_weight: Any = None,
     validation: tuple[Any, ...] | None = None,
-    work: float | Sequence[float] = 600.0,
+    metrics: Mapping[str, Metric | Callable[[Tensor, Tensor], object]] | None = None,
+    work: float | Sequence[float] | None = None,
+    seconds: float | None = None,
     iterations: int | None = None,
     keep: str = "last",
     patience: int | None = None,
@@ -87,15 +90,26 @@ def train(
             samples count the same.
         validation: a pair (inputs, targets), or these and weights, or a Dataset or DataLoader of them, whose loss (and
             accuracy) is recorded at every accepted step. Left out, nothing is validated.
-        work: budget in work units, passes over the training set, split evenly over the levels unless given for each.
-            0 eliminates the head at the given theta and does nothing else. Left out: 600.
-        iterations: cap on the iterations, all levels and batches together. Left out, work alone is the limit.
-        keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy.
-        patience: iterations without a better validation accuracy (or loss) after which to stop; left out, never.
+        metrics: functions f(outputs, targets) -> number by name, such as {"mae": f}: recorded as `Record.metrics` at every
+            accepted step, on the validation set, or on the training set where there is none. Less is better, unless it is a
+            `gnvpro.Metric(f, higher_is_better=True)`. Left out, there are none.
+        work: at most so many work units, passes over the training set, split evenly over the levels unless given for each.
+            0 eliminates the head at the given theta and does nothing else. Left out, work is no limit.
+        seconds: at most so many seconds by the clock, split evenly over the levels, honoured within one step; those before a
+            run was resumed count. Left out, seconds are no limit.
+        iterations: at most so many iterations, all levels and batches together. Left out, they are no limit.
+            However large these three are, a run ends when its gradient is below its tolerance or its objective has settled
+            (`Status.CONVERGED`, `Status.SETTLED`; see `gnvpro.training.convergence`). Methods on random batches never see
+            that, and have 600 work units where neither work nor seconds are given ("adam-vpro": where no work is given).
+        keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy;
+            or the name of a metric, for the model that is best by it.
+        patience: iterations without a better score, the one that `keep` goes by, after which to stop; left out, never.
+            A run that ends with a validation loss well above its lowest says so in a warning.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
             `gnvpro.Checkpoint` that says how often. Left out, nothing is written.
         resume: whether to go on from the checkpoint if the file exists. The result is bit for bit the same as of a run never
-            interrupted. A run whose work or iterations are spent goes on with a larger budget. Left out, a run begins afresh.
+            interrupted. A run whose work, seconds or iterations are spent goes on with a larger budget. Left out, a run begins
+            afresh.
         listeners: what watches the run, one or several: "progress" for a progress bar (lines where there is no terminal), a
             function of one `Record`, called when the model holds the last accepted theta and W, or an object such as
             `gnvpro.listeners.CSVFile("history.csv")`. Left out, nothing is shown.
@@ -128,18 +142,20 @@ def train(
         chosen = as_method(method, solver)
         several = listeners if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
         watchers = [as_listener(each) for each in several]
+        named = check_metrics(metrics)
         plan = Plan(
             method=chosen,
-            budgets=check_work(work, chosen.levels),
+            budgets=check_work(chosen.usual_work(seconds is not None) if work is None else work, chosen.levels),
+            seconds=math.inf if seconds is None else check_number("seconds", seconds, 0.0),
             iterations=math.inf if iterations is None else check_count("iterations", iterations, 0),
-            keep_best=check_choice("keep", keep, ("last", "best")) == "best",
+            judge=Judge(check_choice("keep", keep, (*RESERVED, *named)), named),
             patience=math.inf if patience is None else check_count("patience", patience, 1),
             checkpoint=as_checkpoint(checkpoint) if processes.is_first else None,
         )
         check_model(model)
-        if plan.keep_best and validation is None:
+        if keep == "best" and validation is None:
             raise ValueError('keep="best" needs validation=(inputs, targets) to know which model is best')
-        if patience is not None and validation is None:
+        if patience is not None and validation is None and keep not in named:
             raise ValueError(f"patience={patience} needs validation=(inputs, targets) to know what is better")
         if chosen.levels > 1 and not can_be_refined(model):
             raise ValueError(
@@ -176,7 +192,9 @@ def train(
             if trouble is not None:
                 raise ValueError(trouble)
         identity = {} if checkpoint is None else run_identity(problem, held_out, plan)
-        run = Run(problem, held_out, plan, watchers if processes.is_first else [], identity)
+        measured = None if not named else held_out or problem.held_out(inputs, targets, sample_weight)
+        run = Run(problem, held_out, measured, plan, watchers if processes.is_first else [], identity)
+        run.measure(problem.theta(), problem.W())  # a metric that fails does so before any work
         path = path_of(checkpoint)
         if resume and path is not None and processes.from_first(path.exists):
             with taken_up(path, model, lambda: run.taking_up):
@@ -184,6 +202,8 @@ def train(
                 status = run.run()
         else:
             status = run.run()
+        if not plan.judge.keeps_best:
+            warn_of_rise(run.history, stacklevel=3)
         return Result(
             run.problem.network.model, status, run.history, run.chosen, setup_of(run.problem, held_out, chosen)
         )
@@ -218,7 +238,7 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
         if len(work) != levels:
             raise ValueError(f"work must be one number, or one per level: got {len(work)} numbers for levels={levels}")
         return tuple(check_number("work", part, 0.0) for part in work)
-    return (check_number("work", work, 0.0) / levels,) * levels
+    return ((math.inf if work == math.inf else check_number("work", work, 0.0)) / levels,) * levels
 
 
 def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -233,7 +253,8 @@ def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
         "memory": plan.method.memory,
         "seed": plan.method.seed,
         "method": plan.method,
-        "keep": "best" if plan.keep_best else "last",
+        "keep": plan.judge.keep,
+        "metrics": plan.judge.metrics,
         "patience": plan.patience,
     }
 

@@ -1,0 +1,63 @@
+"""When a run has learnt all that more work would teach it.
+
+    gradient    |g| <= tolerance * |g| at the first record
+    settled     Phi fell by less than a fraction in the last so many passes, a share of all passes since the first record
+
+The window grows with the work spent: a run that needed 1000 passes may rest for longer than one that needed 50, and where
+Phi falls like a power of the work, the rule asks for the exponent, whatever the units of Phi. Both are asked of the history
+alone, so a resumed run ends where the run never interrupted would have ended. The first record is that of the objective at
+hand: another level, or other penalties, make it another one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from gnvpro.minimize.status import Status
+from gnvpro.training.history import Record
+
+
+@dataclass(frozen=True)
+class Settling:
+    """The window, and how much Phi must fall in it."""
+
+    share: float = 0.25  # of the work since the first record
+    least_work: float = 100.0
+    least_iterations: int = 20
+    fall: float = 0.01  # of Phi
+    gradient: float = 1e-9  # times the first gradient norm
+
+    def status(self, history: Sequence[Record], first: int = 0) -> Status | None:
+        """Why the run is over, asked after its last record; None where it is not."""
+        norm = history[-1].gradient_norm
+        if norm is not None and self.gradient > 0:
+            known = (record.gradient_norm for record in islice(history, first, None))
+            if norm <= self.gradient * next(value for value in known if value is not None):
+                return Status.CONVERGED
+        return Status.SETTLED if self.is_settled(history, first) else None
+
+    def is_settled(self, history: Sequence[Record], first: int = 0) -> bool:
+        """Whether Phi fell by less than the fraction in the last window."""
+        last = history[-1]
+        window = max(self.least_work, self.share * (last.work - history[first].work))
+        begun = bisect_right(history, last.work - window, key=lambda record: record.work) - 1
+        begun = min(begun, len(history) - 1 - self.least_iterations)
+        return begun >= first and history[begun].loss - last.loss < self.fall * abs(last.loss)
+
+
+def first_record(history: Sequence[Record], first: int, start: int) -> int:
+    """The first record of the last objective, known to be `first` before the records from `start` on."""
+
+    def objective(k: int) -> tuple[int, float | None, float | None]:
+        return history[k].level, history[k].theta_penalty, history[k].head_penalty
+
+    for k in range(start, len(history)):
+        if objective(k) != objective(first):
+            first = k
+    return first
+
+
+RULE = Settling()

@@ -1,0 +1,145 @@
+"""Which model is the best: scores on the validation set, and metrics of the user's own.
+
+    outputs, targets of the validation set  ->  loss, accuracy, metrics  ->  one score, larger is better
+
+The score is the accuracy, or minus the loss where there is none, or the metric that `keep` names.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gnvpro.training.history import FIELDS, Record
+
+TURNED_UP = 1.1  # times its least value: a validation loss that a user should hear of
+RESERVED = ("last", "best")  # what `keep` may be beside the name of a metric
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good outputs are.
+
+    Args:
+        function: of outputs and targets, one row per sample, that returns a number. Outputs are what the model computes, in
+            float64; targets are as they were given to `train`, in the outputs' shape where they have as many entries.
+        higher_is_better: whether `keep` and `patience` look for larger values. A plain function in `train(metrics=...)` stands
+            for a metric of which less is better.
+
+    >>> Metric(lambda outputs, targets: (outputs.argmax(1) == targets).double().mean(), higher_is_better=True).better(0.9, 0.8)
+    True
+    """
+
+    function: Callable[[Tensor, Tensor], object]
+    higher_is_better: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"Metric: function must be a function of outputs and targets, got {self.function!r}")
+
+    def score(self, value: float) -> float:
+        """Larger is better."""
+        return value if self.higher_is_better else -value
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether a value is better than another."""
+        return self.score(value) > self.score(than)
+
+    def value(self, name: str, outputs: Tensor, targets: Tensor) -> float:
+        """What the function says of these."""
+        found = self.function(outputs, targets)
+        try:
+            return float(found)  # type: ignore[arg-type]  # a tensor of one element will do
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"metrics: {name!r} must return one number, got {type(found).__name__} ({error})") from None
+
+
+def check_metrics(metrics: object) -> dict[str, Metric]:
+    """Metrics by name."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f'metrics must be a dictionary such as {{"mae": f}}, got {type(metrics).__name__}')
+    for name in metrics:
+        if not isinstance(name, str) or name in (*FIELDS, *RESERVED, "metrics"):
+            raise ValueError(
+                f"metrics: {name!r} cannot be the name of a metric; it is no string, or has a meaning already"
+            )
+    return {name: each if isinstance(each, Metric) else Metric(each) for name, each in metrics.items()}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of one model."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    metrics: dict[str, float] | None = None
+
+    @staticmethod
+    def of(record: Record) -> Scores:
+        """Those of a record."""
+        return Scores(record.validation_loss, record.validation_accuracy, record.metrics)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Which model is kept, and by which score."""
+
+    keep: str = "last"  # "last", "best", or the name of a metric
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether another model than the last may be kept."""
+        return self.keep != "last"
+
+    def score(self, scores: Scores) -> float:
+        """Larger is better; the worst of all where there is none."""
+        if self.keep in self.metrics:
+            value = None if scores.metrics is None else self.metrics[self.keep].score(scores.metrics[self.keep])
+        else:
+            value = scores.accuracy if scores.loss is None or scores.accuracy is not None else -scores.loss
+        return -math.inf if value is None or math.isnan(value) else value
+
+
+@dataclass(frozen=True)
+class Improved:
+    """The record with the best score of a level."""
+
+    level: int = -1
+    score: float = -math.inf
+    iteration: int = 0
+
+    def after(self, record: Record, judge: Judge) -> Improved:
+        """With one more record."""
+        value = judge.score(Scores.of(record))
+        better = record.level > self.level or value > self.score
+        return Improved(record.level, value, record.iteration) if better else self
+
+
+def warn_of_rise(history: Sequence[Record], stacklevel: int) -> None:
+    """Say that the validation loss was lower on the way, when the training set was fitted less well.
+
+    Not where it is still no larger than on the training set, or where the accuracy has become better all the same.
+    """
+    last = history[-1]
+    losses = [(r.validation_loss, r) for r in history if r.level == last.level and r.validation_loss is not None]
+    if not losses:
+        return
+    (least, best), (end, _) = min(losses, key=lambda pair: pair[0]), losses[-1]
+    no_better = last.validation_accuracy is None or last.validation_accuracy <= (best.validation_accuracy or 0.0)
+    risen = end > TURNED_UP * max(least, last.misfit)
+    if risen and last.misfit < best.misfit and no_better:
+        warnings.warn(
+            f"the validation loss was {least:.4g} at iteration {best.iteration} and is {end:.4g} at the "
+            "end: the last steps fitted what is not in the validation set. "
+            f'keep="best" returns the model of iteration {best.iteration}, patience=10 ends such a run early, a larger '
+            "theta_penalty or head_penalty, or more samples, make it less likely",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
