@@ -172,7 +172,6 @@ class TrustRegion(Generic[PointT]):
             trial.free()
             there = self.objective.at(self.point.x + further.d_x, self.point)
             if not there.value < trial.value:  # also when it is not a number
-                self.bound = step.norm
                 break
             step, trial, self.bound = further, there, 2 * further.norm
         return step, trial
