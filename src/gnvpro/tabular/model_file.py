@@ -17,12 +17,16 @@ from torch import Tensor, nn
 
 from gnvpro.extras import need
 from gnvpro.files import replacing
+from gnvpro.network.subspace import Subspace
+from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.sklearn.base import ACTIVATIONS, Standardize
 from gnvpro.tabular.read import Columns
 
 FORMAT = "gnvpro table model 1"
+JOINT = ("theta", "W", "mix", "seeds", "factor", "follow", "head_root", "scale")  # tensors of a JointPosterior
+SUBSPACE = ("kept", "mirror", "scale")
 Estimator = GNvproRegressor | GNvproClassifier
 
 
@@ -43,19 +47,20 @@ def save(path: Path, model: TableModel) -> None:
     """Write the model."""
     estimator = model.estimator
     tensors = {f"module.{name}": value for name, value in estimator.module_.state_dict().items()}
-    posterior = getattr(estimator, "_posterior", None)
-    tensors |= {f"posterior.{k}": factor for k, factor in enumerate(posterior.factors if posterior else ())}
+    parts, facts = posterior_parts(estimator._posterior)
+    tensors |= {f"posterior.{name}": value for name, value in parts.items()}
     header: dict[str, Any] = {
         "format": FORMAT,
         "layers": layers_of(estimator.module_),
         "inputs": {name: list(values) for name, values in model.columns.inputs.items()},
         "targets": list(model.columns.targets),
+        "posterior": facts,
         "classes": np.asarray(estimator.classes_).tolist() if isinstance(estimator, GNvproClassifier) else None,
     }
     if isinstance(estimator, GNvproRegressor):
         tensors["noise_std"] = torch.as_tensor(np.asarray(estimator.noise_std_))
     content = need("safetensors.torch", "tabular").save(
-        {name: value.detach().contiguous() for name, value in tensors.items()}, {"gnvpro": json.dumps(header)}
+        {name: value.detach().clone().contiguous() for name, value in tensors.items()}, {"gnvpro": json.dumps(header)}
     )
     with replacing(path) as file:
         file.write(content)
@@ -81,21 +86,46 @@ def load(path: Path) -> TableModel:
 def rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> TableModel:
     """The estimator as it was after `fit`."""
     module = module_of(header["layers"])
-    module.load_state_dict(
-        {name.removeprefix("module."): value for name, value in tensors.items() if name.startswith("module.")}
-    )
+    module.load_state_dict(below("module.", tensors))
     columns = Columns({name: tuple(values) for name, values in header["inputs"].items()}, tuple(header["targets"]))
-    factors = tuple(tensors[f"posterior.{k}"] for k in range(sum(name.startswith("posterior.") for name in tensors)))
     estimator: Any = GNvproRegressor() if header["classes"] is None else GNvproClassifier()
     estimator.module_ = module.eval()
     estimator.n_features_in_ = len(columns.encoded)
-    estimator._posterior = HeadPosterior(factors) if factors else None
+    estimator._posterior = posterior_of(below("posterior.", tensors), header["posterior"])
     if header["classes"] is None:
         estimator.noise_std_ = tensors["noise_std"].numpy()
         estimator._flat = len(columns.targets) == 1
     else:
         estimator.classes_ = np.asarray(header["classes"])
     return TableModel(estimator, columns)
+
+
+def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without the prefix."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def posterior_parts(posterior: JointPosterior | HeadPosterior | None) -> tuple[dict[str, Tensor], Any]:
+    """What is not known about the parameters, as tensors and as facts for the header."""
+    if posterior is None:
+        return {}, None
+    if isinstance(posterior, HeadPosterior):
+        return {str(k): factor for k, factor in enumerate(posterior.factors)}, {"of": "head"}
+    tensors = {name: getattr(posterior, name) for name in JOINT}
+    tensors |= {f"subspace.{name}": getattr(posterior.subspace, name) for name in SUBSPACE}
+    parameters = [[name, list(shape)] for name, shape in posterior.subspace.parameters]
+    return tensors, {"of": "theta and head", "parameters": parameters, "n_samples": posterior.n_samples}
+
+
+def posterior_of(tensors: dict[str, Tensor], facts: Any) -> JointPosterior | HeadPosterior | None:
+    """The same, rebuilt."""
+    if facts is None:
+        return None
+    if facts["of"] == "head":
+        return HeadPosterior(tuple(tensors[str(k)] for k in range(len(tensors))))
+    parameters = [(name, tuple(shape)) for name, shape in facts["parameters"]]
+    subspace = Subspace(parameters, len(tensors["theta"]), *(tensors[f"subspace.{name}"] for name in SUBSPACE))
+    return JointPosterior(**{name: tensors[name] for name in JOINT}, subspace=subspace, n_samples=facts["n_samples"])
 
 
 def layers_of(module: nn.Module) -> Any:

@@ -62,7 +62,7 @@ class Result:
             The path of the card: the file's with the suffix `.md`.
         """
         target = Path(path)
-        state = {name: tensor.detach().contiguous() for name, tensor in self.model.state_dict().items()}
+        state = {name: tensor.detach().clone().contiguous() for name, tensor in self.model.state_dict().items()}
         with replacing(target) as file:
             if target.suffix == ".safetensors":
                 file.write(need("safetensors.torch", "safetensors").save(state))
