@@ -1,0 +1,73 @@
+"""Each process reads its own files: samples that lie on several disks, or that no single machine could hold.
+
+    torchrun --nproc-per-node 2 files_per_process.py    or    python files_per_process.py, which starts torchrun itself
+
+Four files of different length are written first. Rank r takes every second one, from r on; the files stay on disk and are read
+in chunks. The same is then trained by one process on all of them, and is the same.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import gnvpro
+
+LENGTHS = (500, 300, 400, 100)
+
+
+def write_files(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    for i, length in enumerate(LENGTHS):
+        x = draw.normal(size=(length, 4))
+        np.save(folder / f"inputs_{i}.npy", x)
+        np.save(folder / f"labels_{i}.npy", (x[:, 0] * x[:, 1] > 0).astype("int64") + (x[:, 2] > 1))
+
+
+class Files(torch.utils.data.Dataset):
+    """Some of the files, one after the other, none of them held in memory."""
+
+    def __init__(self, folder: Path, which: list[int]) -> None:
+        self.parts = [
+            [np.load(folder / f"{kind}_{i}.npy", mmap_mode="r") for kind in ("inputs", "labels")] for i in which
+        ]
+        self.ends = np.cumsum([len(inputs) for inputs, _ in self.parts])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        part = int(np.searchsorted(self.ends, i, side="right"))
+        inputs, labels = self.parts[part]
+        row = i - (self.ends[part] - len(inputs))
+        return torch.tensor(inputs[row]), int(labels[row])
+
+
+def trained(which: list[int], group: dist.ProcessGroup | None) -> gnvpro.Result:
+    loader = torch.utils.data.DataLoader(Files(Path(), which), batch_size=128)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, 3)).double()
+    return gnvpro.train(model, loader, loss="multinomial", solver="krylov", iterations=6, process_group=group)
+
+
+if __name__ == "__main__":
+    if "RANK" not in os.environ:
+        write_files(Path())
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+        subprocess.run(torchrun, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    else:
+        dist.init_process_group("gloo")
+        rank, size = dist.get_rank(), dist.get_world_size()
+        together = trained(list(range(rank, len(LENGTHS), size)), dist.group.WORLD)
+        if rank == 0:
+            alone = trained(list(range(len(LENGTHS))), None)
+            for a, b in zip(together.history, alone.history, strict=True):
+                print(f"{a.iteration}  {size} processes {a.loss:.12f}  one {b.loss:.12f}")
+                assert abs(a.loss - b.loss) < 1e-8 * b.loss
+        dist.barrier()
+        dist.destroy_process_group()
