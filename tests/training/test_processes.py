@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -28,6 +31,7 @@ class Case:
     outputs: int = 2
     cut: int = 37  # samples of the first process
     weighted: bool = False
+    streamed: bool = False
     model: Callable[[int], nn.Module] = lambda outputs: MLP(3, [6, 5], n_outputs=outputs, dtype=F64)
     iterations: int = 3
     rtol: float = 1e-12
@@ -75,11 +79,12 @@ CASES = {
     "batches": Case(
         "multinomial", {**SOFT, "method": gnvpro.GNvpro(batches=gnvpro.Batches(40, iterations=1))}, 3, iterations=3
     ),
+    "streamed, krylov": Case(settings={**SOFT, **METHODS["krylov"]}, streamed=True),
+    "streamed, dense": Case("multinomial", {**SOFT, **METHODS["dense"]}, 3, streamed=True),
+    "streamed, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, streamed=True),
     "nothing here": Case("multinomial", {**SOFT, "solver": "dense"}, 3, cut=0),
     "nothing there": Case(settings={**SOFT, **METHODS["adam-vpro"]}, cut=N),
-    "levels": Case(
-        settings={**SOFT, "method": gnvpro.GNvpro(levels=2), "work": 14}, model=deep, iterations=12, rtol=1e-10
-    ),
+    "levels": Case(settings={**SOFT, "method": gnvpro.GNvpro(levels=2), "work": 14}, model=deep, rtol=1e-10),
     "float32": Case(settings={**SOFT, "solver": "krylov"}, model=single, iterations=1, rtol=1e-4),
 }
 
@@ -104,7 +109,7 @@ def trained(case: Case, part: slice, seed: int, group: Any) -> tuple[list[float]
     torch.manual_seed(seed)
     result = gnvpro.train(
         case.model(case.outputs),
-        *own,
+        *([torch.utils.data.TensorDataset(*own)] if case.streamed else own),
         loss=case.loss,
         **{"iterations": case.iterations, **case.settings},
         sample_weight=None if weights is None else weights[part],
@@ -124,6 +129,40 @@ def in_two(rank: int, keep: Keep) -> None:
         keep(name, trained(case, part, seed=rank, group=dist.group.WORLD))
         if rank == 0:
             keep(f"{name}, alone", trained(case, slice(0, N), seed=0, group=None))
+    for name in ("krylov", "dense"):
+        keep(f"bytes, {name}", [bytes_sent(name, samples) for samples in (60, 600)])
+
+
+def bytes_sent(solver: str, samples: int) -> list[int]:
+    """Bytes that this process hands to the others between two records."""
+    sent, at_records = [0], []
+
+    def counting(function: Callable[..., Any], which: int) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            sent[0] += args[which].numel() * args[which].element_size()
+            return function(*args, **kwargs)
+
+        return call
+
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    torch.manual_seed(0)
+    model = MLP(3, [6, 5], n_outputs=2, dtype=F64)
+    chosen = gnvpro.Krylov(max_rank=3, rtol=0.0) if solver == "krylov" else gnvpro.Dense(geodesic=False)
+    with ExitStack() as stack:
+        for name, which in {"all_reduce": 0, "broadcast": 0, "send": 0, "recv": 0, "all_gather": 1}.items():
+            stack.enter_context(patch.object(dist, name, counting(getattr(dist, name), which)))
+        gnvpro.train(
+            model,
+            x,
+            torch.sin(x[:, :2]),
+            loss="least_squares",
+            solver=chosen,
+            iterations=3,
+            **SOFT,
+            listeners=lambda record: at_records.append(sent[0]),
+            process_group=dist.group.WORLD,
+        )
+    return [after - before for before, after in itertools.pairwise(at_records)]
 
 
 @cache
@@ -159,3 +198,12 @@ def test_all_processes_hold_the_same_bits(name: str) -> None:
     first, second = both()
     assert torch.equal(first[name][1], second[name][1])
     assert first[name][2] == second[name][2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["krylov", "dense"])
+def test_what_processes_say_to_each_other_does_not_grow_with_the_samples(solver: str) -> None:
+    few, many = both()[0][f"bytes, {solver}"]
+    assert len(few) == 3
+    assert few == many
+    assert min(few) > 0

@@ -152,7 +152,9 @@ class Problem:
             self.head = head
             weights, stream = self._take(inputs, targets, sample_weight, model)
         if several:
-            self.processes.check_same(self._common(model, weights is not None or (stream and stream.weighted) is True))
+            self.processes.check_same(
+                self._common(model, weights is not None or (stream is not None and stream.weighted))
+            )
         self.few = self._few()
         with self.processes.together():
             self.network = self._see(model)
@@ -216,7 +218,7 @@ class Problem:
         """Two samples to try the model on, the same for every process."""
         if self.processes.alone:
             return self.inputs[:2]
-        counts = self.processes.gather([len(self.inputs)])[:, 0]
+        counts = self.processes.gather([len(self.inputs[:2])])[:, 0]
         if not counts.any():
             raise ValueError("inputs is empty on every process: there are no samples")
         few, device = self.processes.from_rank(int(counts.nonzero()[0, 0]), self.inputs[:2]), self.inputs.device
