@@ -101,8 +101,8 @@ def work(rank: int, folder: str, names: list[str], iterations: int, rounds: int,
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     if messages:
-        return time_messages(rank)
-    for name in names:
+        time_messages(rank)
+    for name in [] if messages else names:
         make, dimensions = CASES[name]
         torch.manual_seed(0)
         case = make()
@@ -118,7 +118,8 @@ def work(rank: int, folder: str, names: list[str], iterations: int, rounds: int,
                 one.append(timed(case.model, case.inputs, case.targets, *arguments, None))
             dist.barrier()
         show(rank, name, two, one)
-    return None
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def show(rank: int, name: str, two: list[Timed], one: list[Timed]) -> None:
