@@ -49,6 +49,7 @@ def test_an_interruption_writes_the_last_state_and_is_handed_on(tmp_path: Path) 
         with journal.watched(1.0):
             journal.publish(record(0), lambda: {"identity": {"a": "b"}, "x": 0})
             journal.publish(record(1), lambda: {"identity": {"a": "b"}, "x": 1})
+            journal.publish(record(2), None)  # after which nothing can go on
             assert not file.exists()
             raise KeyboardInterrupt
 
@@ -56,11 +57,12 @@ def test_an_interruption_writes_the_last_state_and_is_handed_on(tmp_path: Path) 
         run()
     assert heard.words[-1] is Status.RUNNING
     again = Journal(Checkpoint(file, every=100), [])
-    saved = again.resume(file, {"a": "b"})
+    saved = load(file)
+    again.resume(file, saved, {"a": "b"})
     assert saved["x"] == 1
     assert [r.iteration for r in again.history] == [0, 1]
     with pytest.raises(ValueError, match="is of another run: a was"):
-        Journal(None, []).resume(file, {"a": "c"})
+        Journal(None, []).resume(file, saved, {"a": "c"})
 
 
 def test_what_listeners_do_does_not_cost_the_iteration(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
 from gnvpro.pde.model import RowModel
 from gnvpro.training.checkpoint import Checkpoint, taken_up
+from gnvpro.training.checkpoint import load as load_checkpoint
 from gnvpro.training.fingerprint import describe, digest, model_parts
 from gnvpro.training.history import History, Record
 from gnvpro.training.journal import Journal
@@ -39,6 +40,7 @@ __all__ = [
     "as_listener",
     "detached_copy",
     "fingerprint",
+    "load_checkpoint",
     "summary_of",
     "symmetric",
     "taken_up",

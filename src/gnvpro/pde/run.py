@@ -80,7 +80,7 @@ class Run:
                 self._begin(self.system.x(), self.field.W())
                 self._record(None, None)
             journal.status = self._loop()
-            journal.write(self._state())
+            journal.close(self._state())
         return journal.status
 
     def _loop(self) -> Status:
@@ -215,7 +215,8 @@ class Run:
 
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of."""
-        saved = self.journal.resume(path, self.identity)
+        saved = core.load_checkpoint(path)
+        self.journal.resume(path, saved, self.identity)
         self.system, self.penalty = self.refinement.restored(self.system, saved["added"]), saved["penalty"]
         self.ways = Ways(**saved["ways"])
         self._begin(saved["theta"], saved["W"], restored=True)

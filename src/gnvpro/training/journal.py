@@ -39,7 +39,8 @@ class Journal:
     def __init__(self, file: Checkpoint | None, listeners: Sequence[Listener]) -> None:
         self.history, self.status = History(), Status.RUNNING
         self._file, self._listeners = file, listeners
-        self._state: Mapping[str, Any] | None = None
+        self.state: Mapping[str, Any] | None = None  # that a checkpoint would hold
+        self._records = 0  # when it was told
         self._written = Written()
         self._lines: list[bytes] = []  # the records as they are written down, each made once
 
@@ -51,44 +52,48 @@ class Journal:
         try:
             yield
         except BaseException:
-            if self._state is not None:
-                self.write(self._state)
             self.status = Status.RUNNING
+            if self.state is not None:
+                self._write(self.state)
             raise
         finally:
             for listener in self._listeners:
                 listener.end(self.status)
 
-    def publish(self, record: Record, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Checkpoint first: what listeners do must not cost the iteration."""
+    def publish(self, record: Record, state: Callable[[], Mapping[str, Any]] | None) -> None:
+        """Checkpoint first: what listeners do must not cost the iteration. Without a state there is nothing to go on from."""
         self.history.append(record)
-        if self._file is not None:
-            self._state = state()
+        if self._file is not None and state is not None:
+            self.state, self._records = state(), len(self.history)
             due = len(self.history) - self._written.records >= self._file.every
             since = time.perf_counter() - self._written.at
             if (due and since > CHECKPOINT_COST * self._written.seconds) or since > LONGEST_WAIT:
-                self.write(self._state)
+                self._write(self.state)
         for listener in self._listeners:
             listener.record(record)
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def close(self, state: Mapping[str, Any]) -> None:
+        """Write the state at the end of a run, with all records."""
+        if self._file is not None:
+            self._records = len(self.history)
+            self._write(state)
+
+    def _write(self, state: Mapping[str, Any]) -> None:
         """Write a state, with the records up to it."""
-        if self._file is None:
-            return
+        assert self._file is not None
         started = time.perf_counter()
-        self._lines += [json.dumps(r.to_dict()).encode() for r in self.history[len(self._lines) :]]
+        self._lines += [json.dumps(r.to_dict()).encode() for r in self.history[len(self._lines) : self._records]]
         checkpoint.save(
             Path(self._file.path), {**state, "status": self.status.name, "history": b"\n".join(self._lines)}
         )
         now = time.perf_counter()
-        self._written = Written(len(self.history), now, now - started)
+        self._written = Written(self._records, now, now - started)
 
-    def resume(self, path: Path, identity: Mapping[str, str]) -> dict[str, Any]:
-        """The state that was written last, of this very run; the history is what it was then."""
-        saved = checkpoint.load(path)
+    def resume(self, path: Path, saved: dict[str, Any], identity: Mapping[str, str]) -> None:
+        """Take up what was written last, if it is of this very run; the history is what it was then."""
         checkpoint.check_same_run(path, saved["identity"], identity)
         self._lines = saved["history"].split(b"\n")
         self.history = History(Record(**json.loads(line)) for line in self._lines)
-        self._written = Written(len(self.history))
-        self._state, self.status = saved, Status[saved["status"]]
-        return saved
+        self._records = len(self.history)
+        self._written = Written(self._records)
+        self.state, self.status = saved, Status[saved["status"]]

@@ -12,11 +12,10 @@ method's own state it is all that a checkpoint needs.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,13 @@ from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
+from gnvpro.training.journal import Journal
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
 from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
 from gnvpro.training.scores import Improved, Judge, Scores
 
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
-CHECKPOINT_COST = 20  # times as long as the last checkpoint took, the next one waits: a twentieth of the time at most
 
 
 @dataclass(frozen=True)
@@ -75,15 +74,6 @@ class Best:
     W: Tensor
 
 
-@dataclass(frozen=True)
-class Written:
-    """The last checkpoint: after how many records, when, and how long it took."""
-
-    records: int = 0
-    at: float = field(default_factory=time.perf_counter)
-    seconds: float = 0.0
-
-
 class Run:
     """One run, from a plan or from a checkpoint of it."""
 
@@ -99,50 +89,43 @@ class Run:
         self.problem, self.validation, self.plan = problem, validation, plan
         self.processes = problem.processes
         self.measured = measured  # samples of the metrics, where there are any
-        self.listeners, self.identity = listeners, identity
+        self.identity = identity
+        self.journal = Journal(plan.checkpoint, listeners)
         self.meter, self.batches = problem.meter, plan.method.parts()
-        self.history = History()
         self.search = PenaltySearch.of(problem)
         self.chosen: Chosen | None = None
         self.cursor = Cursor()
         self.best: Best | None = None
-        self.status = Status.RUNNING
         self.start: Start | None = None
         self._resumed: State | None = None
         self.taking_up = False  # while what goes wrong may be the checkpoint's fault
         self._begun = time.perf_counter()
-        self._snapshot: dict[str, Any] | None = None
-        self._written = Written()
-        self._lines: list[bytes] = []  # the records as they are written down, each made once
         self._improved = Improved()
         self._first = 0  # record of this objective: another level or other penalties make it another one
         self._scores = Scores()
 
     # -- the loops
 
+    @property
+    def history(self) -> History:
+        """The records so far."""
+        return self.journal.history
+
     def run(self) -> Status:
         """Go on until the run is over; an interruption is written down and handed on."""
-        if self.status is not Status.RUNNING:
-            return self.status
-        for listener in self.listeners:
-            listener.begin(self.history, sum(self.plan.budgets))
-        try:
+        journal = self.journal
+        if journal.status is not Status.RUNNING:
+            return journal.status
+        with journal.watched(sum(self.plan.budgets)):
             while True:
-                self.status = self._train_level()
+                status = self._train_level()
                 self._conclude_search()
                 if self.cursor.level + 1 == len(self.plan.budgets) or len(self.history) > self.plan.iterations:
                     break
                 self._next_level()
+            journal.status = status
             self._finish()
-        except BaseException:
-            if self._snapshot is not None and self.plan.checkpoint is not None:
-                self._write(self._snapshot)
-            self.status = Status.RUNNING
-            raise
-        finally:
-            for listener in self.listeners:
-                listener.end(self.status)
-        return self.status
+        return status
 
     def _train_level(self) -> Status:
         """Sweeps over the batches of one level."""
@@ -302,8 +285,8 @@ class Run:
             problem.store(point.theta, point.W)
             note = "head eliminated over the whole training set"
             self._publish(self._record(problem, point, None, None, note), None)
-        if self.plan.checkpoint is not None:  # with the method's last state: a larger budget may take it up again
-            self._write({**(self._snapshot or {"method": None}), **self._standing(self.status)})
+        # with the method's last state: a larger budget may take it up again
+        self.journal.close({**(self.journal.state or {"method": None}), **self._standing()})
 
     def _batches(self) -> list[Tensor | None]:
         if self.batches is None:
@@ -355,11 +338,7 @@ class Run:
             evidence=said.log_evidence if said else None,
             metrics=self._scores.metrics,
         )
-        record = agreed(self.processes, record, point.theta, point.W)
-        self.history.append(record)
-        self._first = convergence.first_record(self.history, self._first, len(self.history) - 1)
-        self._improved = self._improved.after(record, self.plan.judge)
-        return record
+        return agreed(self.processes, record, point.theta, point.W)
 
     def _validate(self, theta: Tensor, W: Tensor) -> None:
         """Score the model on the validation set, and remember it where it is the best; passes over it are not work."""
@@ -395,22 +374,15 @@ class Run:
         return self.history[-1].iteration - self._improved.iteration >= self.plan.patience
 
     def _publish(self, record: Record, running: Running | None) -> None:
-        """Checkpoint first: what listeners do must not cost the iteration."""
-        if self.plan.checkpoint is not None and running is not None:
-            self._snapshot = self._state(running)
-            due = len(self.history) - self._written.records >= self.plan.checkpoint.every
-            since = time.perf_counter() - self._written.at
-            if (due and since > CHECKPOINT_COST * self._written.seconds) or since > 30:
-                self._write(self._snapshot)
-        for listener in self.listeners:
-            listener.record(record)
+        """Add a record to the history; without a method under way a checkpoint could not go on from it."""
+        self._improved = self._improved.after(record, self.plan.judge)
+        state = None if running is None else lambda: {**self._standing(), "method": running.state()}
+        self.journal.publish(record, state)
+        self._first = convergence.first_record(self.history, self._first, len(self.history) - 1)
 
     # -- checkpoints
 
-    def _state(self, running: Running) -> dict[str, Any]:
-        return {**self._standing(Status.RUNNING), "method": running.state()}
-
-    def _standing(self, status: Status) -> dict[str, Any]:
+    def _standing(self) -> dict[str, Any]:
         """Where the run stands, without the method's own state."""
         start = self.start
         return {
@@ -425,25 +397,14 @@ class Run:
             "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
             "seconds": self._seconds(),
-            "records": len(self.history),
-            "status": status.name,
             "budget": self._caps(),
         }
-
-    def _write(self, snapshot: dict[str, Any]) -> None:
-        assert self.plan.checkpoint is not None
-        started = time.perf_counter()
-        new = self.history[len(self._lines) : snapshot["records"]]
-        self._lines += [json.dumps(record.to_dict()).encode() for record in new]
-        checkpoint.save(Path(self.plan.checkpoint.path), {**snapshot, "history": b"\n".join(self._lines)})
-        now = time.perf_counter()
-        self._written = Written(len(self.history), now, now - started)
 
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of; the first process reads it."""
         self.taking_up = True
         saved = self.processes.from_first(lambda: checkpoint.load(path))
-        checkpoint.check_same_run(path, saved["identity"], self.identity)
+        self.journal.resume(path, saved, self.identity)
         self.cursor = Cursor(**saved["cursor"])
         model = self.problem.network.model
         for _ in range(self.cursor.level):
@@ -459,19 +420,14 @@ class Run:
         self.best = Best(**saved["best"]) if saved["best"] else None
         self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
         self._begun = time.perf_counter() - saved["seconds"]
-        self._lines = saved["history"].split(b"\n")
-        self.history = History(Record(**json.loads(line)) for line in self._lines)
         for record in self.history:
             self._improved = self._improved.after(record, self.plan.judge)
         self._first = convergence.first_record(self.history, 0, 0)
         self._scores = Scores.of(self.history[-1])
-        self._written = Written(len(self.history))
         self._resumed = saved["method"]
-        self._snapshot = saved
-        self.status = Status[saved["status"]]
         larger = any(now > then for now, then in zip(self._caps(), saved["budget"], strict=True))
-        if self.status in SPENT and larger and self._resumed is not None:
-            self.status = Status.RUNNING
+        if self.journal.status in SPENT and larger and self._resumed is not None:
+            self.journal.status = Status.RUNNING
         self.taking_up = False
 
     def _caps(self) -> list[float]:
