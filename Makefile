@@ -11,7 +11,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 # Without compiled files every process that a test starts would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint types tests format docs bench bench-search clean fuzz
+.PHONY: demo test check lint types tests format docs wheel bench bench-search clean fuzz
 
 demo: $(READY)
 	$(BIN)/gnvpro run ellipse --out runs/demo --overwrite
@@ -48,6 +48,12 @@ fuzz: $(READY)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Wheel and source distribution, in dist/.
+wheel: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	ls -l dist
+
 # The race against other trainers: tables and a plot in runs/race/. Interrupted, it goes on where it was.
 bench: $(BENCH)
 	$(BIN)/python -m benchmarks.race run
@@ -73,4 +79,4 @@ $(BENCH): $(READY)
 	touch $(BENCH)
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache
