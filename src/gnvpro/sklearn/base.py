@@ -12,6 +12,7 @@ Penalties are found from the data, by the evidence (`gnvpro.objectives.evidence`
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -51,6 +52,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "logistic": nn.Sigmoid,
 }
+MIN_WIDTH, MAX_WIDTH = 16, 64
+MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 BATCHED_PENALTY = 1.0  # divided by the number of samples: for methods on batches, which cannot search
 
 
@@ -84,7 +87,7 @@ class NetworkEstimator(BaseEstimator, ABC):
 
     def __init__(
         self,
-        hidden: int | Sequence[int] = (32,),
+        hidden: int | Sequence[int] | None = None,
         activation: str | Callable[[], nn.Module] = "tanh",
         features: nn.Module | Callable[[int], nn.Module] | None = None,
         *,
@@ -121,12 +124,12 @@ class NetworkEstimator(BaseEstimator, ABC):
             rows, held_out = train_test_split(
                 rows, test_size=self.validation_fraction, random_state=seed, stratify=labels
             )
-        features = self._make_features(X.shape[1], seed)
+        features = self._make_features(X.shape[1], float(weights.sum()), seed)
         head = nn.Linear(_n_features(features, inputs[:2]), n_outputs).double()
         model = nn.Sequential(OrderedDict(features=features, head=head))
         part = Part(inputs[rows], goals[rows], shares[rows])
         rest = None if held_out is None else Part(inputs[held_out], goals[held_out], shares[held_out])
-        settings = self._training(loss, part, seed)
+        settings = self._training(loss, part, model, seed)
         result = train(
             model,
             part.inputs,
@@ -134,7 +137,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),
             keep="last" if rest is None else "best",
             patience=None if rest is None else self.patience,
-            work=1e5 if self.work is None else self.work,
+            work=self.work,
             iterations=self.max_iter,
             listeners=["progress"] if self.verbose else [],
             **settings,
@@ -158,11 +161,12 @@ class NetworkEstimator(BaseEstimator, ABC):
         first = [] if scaler is None else [("scaling", Standardize(scaler.mean_, scaler.scale_))]
         self.module_ = nn.Sequential(OrderedDict([*first, ("features", features), ("head", head)])).eval()
 
-    def _training(self, loss: str, part: Part, seed: int) -> dict[str, Any]:
+    def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
         """Loss, method and penalties, as `train` takes them."""
         # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
         takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
-        method = as_method(self.method, self.solver if takes_solver else None)
+        solver = usual_solver(loss, part, model) if self.solver is None and self.method == "gnvpro" else self.solver
+        method = as_method(self.method, solver if takes_solver else None)
         method = replace(method, seed=seed, memory=self.memory)
         penalties = {"theta_penalty": self.theta_penalty, "head_penalty": self.head_penalty}
         if method.parts() is not None or not method.whole_set:
@@ -174,7 +178,7 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
         """Find out what is not known about the head of the trained model."""
 
-    def _make_features(self, n_inputs: int, seed: int) -> nn.Module:
+    def _make_features(self, n_inputs: int, n_samples: float, seed: int) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
         if isinstance(self.features, nn.Module):
             return copy.deepcopy(self.features).double()
@@ -188,7 +192,8 @@ class NetworkEstimator(BaseEstimator, ABC):
                         f"got {self.features!r}"
                     )
                 return made.double()
-            hidden = [self.hidden] if isinstance(self.hidden, int | np.integer) else list(self.hidden)
+            width = usual_width(n_samples) if self.hidden is None else self.hidden
+            hidden = [width] if isinstance(width, int | np.integer) else list(width)
             widths = [check_count("hidden", width, 1) for width in hidden]
             activation = self.activation
             if isinstance(activation, str):
@@ -219,6 +224,18 @@ class NetworkEstimator(BaseEstimator, ABC):
             return posterior.spread(features_of(self.module_, inputs))
         with torch.no_grad():
             return posterior.spread(self.module_[-2:], self.module_[:-2](inputs))
+
+
+def usual_width(n_samples: float) -> int:
+    """Of the one hidden layer: 16 up to 2000 samples, then it grows with the root of their number."""
+    return int(min(MAX_WIDTH, max(MIN_WIDTH, MIN_WIDTH * math.sqrt(n_samples / 2000))))
+
+
+def usual_solver(loss: str, part: Part, model: nn.Module) -> str:
+    """Exact steps for least squares where they take little; else quasi-Newton steps between Krylov spaces."""
+    q = sum(p.numel() for p in model[:-1].parameters() if p.requires_grad)  # type: ignore[index]
+    rows = part.targets.shape[0] * min(part.targets.shape[-1], q) if loss == "least_squares" else math.inf
+    return "dense" if rows * q**2 + q**3 / 3 <= MAX_EXACT_FLOPS else "hybrid"
 
 
 def trained_point(problem: Problem) -> ReducedPoint:

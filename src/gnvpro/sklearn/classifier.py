@@ -39,7 +39,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
 
     def __init__(
         self,
-        hidden: int | Sequence[int] = (32,),
+        hidden: int | Sequence[int] | None = None,
         activation: str | Callable[[], nn.Module] = "tanh",
         features: nn.Module | Callable[[int], nn.Module] | None = None,
         *,

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ class Run:
         """Until the end of this level, the last elimination or the last judgement put aside."""
         plan, levels = self.plan, self.cursor.level + 1
         aside = 1 if self.batches is not None and levels == len(plan.budgets) else 0
-        aside += 0 if self.search is None else passes_of_a_judgement(self.problem)
+        aside += 0 if self.search is None else self._judgement_passes
         seconds = plan.seconds * levels / len(plan.budgets)
         scarce = math.isfinite(self._limit()) and not math.isfinite(seconds)
         return Budget(self.meter, self._limit() - aside, share, scarce, seconds, self._seconds)
@@ -235,8 +236,12 @@ class Run:
         """Whether the search should judge the model at hand, and has the work to try other penalties afterwards."""
         assert self.search is not None
         due = self.search.due or (self.problem.network.n_theta == 0 and not self.search.over)
-        room = budget.passes_left > passes_of_a_judgement(self.problem) + 1 + running.next_passes
+        room = budget.passes_left > self._judgement_passes + 1 + running.next_passes
         return due and room and len(self.history) <= self.plan.iterations
+
+    @cached_property
+    def _judgement_passes(self) -> int:
+        return passes_of_a_judgement(self.problem)
 
     def _next_round(self, search: PenaltySearch, running: Running) -> tuple[Problem, Budget, Running]:
         """Go on from the best model with the next penalties."""
@@ -249,7 +254,7 @@ class Run:
     def _conclude_search(self) -> None:
         """Judge the last round too, and keep the model with the highest evidence."""
         search, problem = self.search, self.problem
-        if search is None or self.meter.work + passes_of_a_judgement(problem) > self._limit():
+        if search is None or self.meter.work + self._judgement_passes > self._limit():
             return
         last = judged(problem, problem.theta(), problem.W(), None)
         best, self.chosen = search.best, last.chosen
@@ -264,6 +269,7 @@ class Run:
     def _next_level(self) -> None:
         """Refine the network; theta is prolonged, the head kept."""
         self._take_model(prolongated(self.problem.network.model), self.problem.memory)
+        self.__dict__.pop("_judgement_passes", None)
         self.search = PenaltySearch.of(self.problem)
         self.start = Start(self.problem.theta(), self.problem.W())
         self.cursor = Cursor(level=self.cursor.level + 1)
