@@ -9,6 +9,7 @@ Legend: W(theta) -> HeadFit.W, inverse of the Hessian in W -> HeadFit.inverse_he
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -41,9 +42,10 @@ class HeadFit:
     status: Status
     iterations: int
     inverse: Once[tuple[LinearOperator, Tensor | None]]  # and the Cholesky factor in vec(W) behind it, if any
-    inverse_is_exact: bool  # whether it inverts the Hessian itself, or only its part on a Krylov space
+    inverse_is_exact: bool = True  # whether it inverts the Hessian itself, or only its part on a Krylov space
     inverse_acts_on_rows: bool = False  # whether it multiplies from the right, so that it takes any number of rows
     stale_factor: Tensor | None = None  # of a Hessian at a point near by
+    misfit: Callable[[Tensor], float] | None = None  # of a head, where it is known without a pass over the samples
 
     @property
     def inverse_hessian(self) -> LinearOperator:

@@ -10,12 +10,17 @@ singular values that are rounding error count as zero, and so do their inverses.
 W alone comes from Cholesky's factor of Z'wZ + a2 I, at a third of the time, where a2 makes that safe: what rounding leaves of
 the gradient in W is epsilon |Z|^2 |W|, as for the singular values. Derivatives, which need inv, always come from those.
 
+Samples that are not held give all of this in one pass: with [sqrt(w) Z, sqrt(w) C] = Q [R r; 0 rho] the misfit is
+
+    misfit(W) = 1/2 |r - R W'|^2 + 1/2 |rho|^2
+
 Legend: paper's U and V are swapped here (its features are columns), Sigma -> s, alpha_2 -> head_penalty (a2).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -26,6 +31,8 @@ from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.linalg.rows import Rows, rowwise
+from gnvpro.linalg.sums import beside
 from gnvpro.minimize.status import Status
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
@@ -54,9 +61,13 @@ class LeastSquares:
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised squared error; needs no start."""
+        if isinstance(Z, Rows):
+            return self._fit_in_one_pass(Z, misfit, head_penalty)
         root, inner = misfit.sqrt_weights, misfit.over.inner
         X = root * Z
-        decomposition = _Decomposition(X, misfit, head_penalty, self.resolution)
+        decomposition = _Decomposition(
+            lambda: misfit.over.triangle(X, root * misfit.targets), rows_of(misfit, Z), head_penalty, self.resolution
+        )
         gram = inner(X, X)
         diagonal = gram.diagonal()
         if head_penalty > CHOLESKY_SAFE_ABOVE * float(diagonal.sum()):
@@ -64,35 +75,61 @@ class LeastSquares:
             W = torch.cholesky_solve(inner(root * X, misfit.targets), torch.linalg.cholesky(gram)).T
         else:
             W = decomposition.head()
-        return HeadFit(
-            W,
-            matmul_small(Z, W.T),
-            Status.CONVERGED,
-            1,
-            Once(lambda: (decomposition.inverse(W.shape), None)),
-            inverse_is_exact=True,
-            inverse_acts_on_rows=True,
-        )
+        return _fit(Z, W, decomposition)
+
+    def _fit_in_one_pass(self, Z: Tensor, misfit: Misfit, head_penalty: float) -> HeadFit:
+        """From samples that are not held."""
+        f, K = Z.shape[1], misfit.targets.shape[1]
+        both = rowwise(lambda w, z, c: w * beside(z, c), misfit.sqrt_weights, Z, misfit.targets, columns=f + K)
+        factor = misfit.over.factor(both)
+        R, r, rho = factor[:f, :f], factor[:f, f:], factor[f:, f:]
+        if not torch.isfinite(factor).all():  # nor is any head
+            W = factor.new_full((K, f), torch.nan)
+            return HeadFit(
+                W, matmul_small(Z, W.T), Status.NOT_FINITE, 1, Once(lambda: (symmetric((K, f), torch.clone), None))
+            )
+        decomposition = _Decomposition(lambda: (R, r), rows_of(misfit, Z), head_penalty, self.resolution)
+
+        def value(W: Tensor) -> float:
+            return 0.5 * float((r - R @ W.T).square().sum() + rho.square().sum())
+
+        return replace(_fit(Z, decomposition.head(), decomposition), misfit=value)
+
+
+def rows_of(misfit: Misfit, Z: Tensor) -> Callable[[], float]:
+    """How many there are, also elsewhere."""
+    return lambda: float(misfit.over.total(torch.tensor(float(Z.shape[0]), dtype=torch.float64)))
+
+
+def _fit(Z: Tensor, W: Tensor, decomposition: _Decomposition) -> HeadFit:
+    return HeadFit(
+        W,
+        matmul_small(Z, W.T),
+        Status.CONVERGED,
+        1,
+        Once(lambda: (decomposition.inverse(W.shape), None)),
+        inverse_is_exact=True,
+        inverse_acts_on_rows=True,
+    )
 
 
 @dataclass(frozen=True)
 class _Decomposition:
     """U S V' of the triangular factor of weighted features, made when something is asked of it."""
 
-    X: Tensor
-    misfit: Misfit
+    triangle: Callable[[], tuple[Tensor, Tensor]]  # R and Q' sqrt(w) C
+    rows: Callable[[], float]  # of all features
     head_penalty: float
     resolution: float
 
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """U' Q' sqrt(w) C, s, V' and s^2 + a2."""
-        R, projected = self.misfit.over.triangle(self.X, self.misfit.sqrt_weights * self.misfit.targets)
+        R, projected = self.triangle()
         U, s, Vt = torch.linalg.svd(R, full_matrices=False)
         denominator = s.square() + self.head_penalty
         if self.head_penalty == 0:
-            rows = float(self.misfit.over.total(s.new_tensor(float(self.X.shape[0]))))
-            denominator[s <= self.resolution * max(rows, self.X.shape[1]) * s[0]] = torch.inf
+            denominator[s <= self.resolution * max(self.rows(), R.shape[1]) * s[0]] = torch.inf
         return U.T @ projected, s, Vt, denominator
 
     def head(self) -> Tensor:

@@ -3,12 +3,14 @@
     sum(f, A, B)     =  sum over the rows of what f makes of them             f takes any number of rows and adds up its own
     inner(A, B)      =  A' B  =  sum_n a_n b_n'                               (rows, j) and (rows, k) -> (j, k)
     total(part)      =  the sum over all rows, from what the rows at hand add up to
-    triangle(A, B)   =  R, Q' B  with  A = Q R                                least squares without squaring the condition of A
+    factor(A)        =  R  with  A = Q R                                      least squares without squaring the condition of A
+    triangle(A, B)   =  R, Q' B  with  A = Q R
 
 Everything else in the formulas acts row by row. `ChunkedSum` goes through samples that are not held (`gnvpro.linalg.rows`), a
-chunk at a time; what it has at the end it hands to the sum over other holders of samples. Its triangle is stacked:
+chunk at a time; what it has at the end it hands to the sum over other holders of samples. Its factor is stacked, and Q' B is
+the part beside R in the factor of [A B]:
 
-    [R; A_i] = Q_i R'        R' is the factor of the chunks so far, [R; A_1; ...; A_i]
+    [R; A_i] = Q_i R'        R' is the factor of the chunks so far, [A_1; ...; A_i]
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import stack_rows
-from gnvpro.linalg.rows import Chunk, parts
+from gnvpro.linalg.rows import Chunk, parts, rowwise
 from gnvpro.processes import ALONE, Processes
 
 
@@ -75,6 +77,10 @@ class SampleSum:
         Q, R = torch.linalg.qr(A)
         return R, Q.T @ B
 
+    def factor(self, A: Tensor) -> Tensor:
+        """R of A = Q R alone."""
+        return self.triangle(A, A.new_zeros((A.shape[0], 1)))[0]
+
 
 @dataclass(frozen=True)
 class ChunkedSum(SampleSum):
@@ -119,14 +125,22 @@ class ChunkedSum(SampleSum):
         return self.totals(added)
 
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        """From the factor of [A B]."""
+        f = A.shape[1]
+        R = self.factor(rowwise(beside, A, B, columns=f + B.shape[1]))
+        return R[:f, :f], R[:f, f:]
+
+    def factor(self, A: Tensor) -> Tensor:
         """Stacked: the factor of the chunks so far above the next chunk."""
-        so_far: tuple[Tensor, Tensor] | None = None
+        R: Tensor | None = None
         for chunk in self.chunks():
-            a, b = parts((A, B), chunk)
-            if so_far is not None:
-                a, b = stack_rows([so_far[0], a]), stack_rows([so_far[1], b])
-            Q, R = torch.linalg.qr(a)
-            so_far = R, Q.T @ b
-            del chunk, a, b, Q
-        assert so_far is not None
-        return self.others.triangle(*so_far)
+            (a,) = parts((A,), chunk)
+            R = torch.linalg.qr(a if R is None else stack_rows([R, a]), mode="r").R
+            del chunk, a
+        assert R is not None
+        return self.others.factor(R)
+
+
+def beside(A: Tensor, B: Tensor) -> Tensor:
+    """[A B], stored by columns."""
+    return torch.cat([A.T, B.T]).T

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column
+from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.linalg.rows import Rows
 from gnvpro.network.derivatives.protocol import FeatureLinearization
 from gnvpro.problem.penalties import ridge
 
@@ -77,7 +79,9 @@ class ReducedPoint:
     @cached_property
     def misfit(self) -> float:
         """The mean loss on the samples."""
-        return math.nan if self.fit is None else self.problem.misfit.value(self.fit.outputs)
+        if self.fit is None:
+            return math.nan
+        return self.fit.misfit(self.fit.W) if self.fit.misfit else self.problem.misfit.value(self.fit.outputs)
 
     @cached_property
     def value(self) -> float:
@@ -155,7 +159,8 @@ class ReducedObjective:
         linearization = problem.network.linearize(x, problem.inputs, passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, problem.network.bias)
         fit = None
-        if within_range(problem, Z):
+        in_one_pass = isinstance(Z, Rows) and isinstance(problem.eliminator, LeastSquares)  # which finds out by itself
+        if in_one_pass or within_range(problem, Z):
             with problem.meter.inner_clock():
                 fit = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
                 fit = fit.rounded(Z, problem.network.dtype)
