@@ -14,6 +14,8 @@ Samples that are not held give all of this in one pass: with [sqrt(w) Z, sqrt(w)
 
     misfit(W) = 1/2 |r - R W'|^2 + 1/2 |rho|^2
 
+Where entries of a row differ in weight, each output has a factorisation of its own, and inv acts on each row of D by that.
+
 Legend: paper's U and V are swapped here (its features are columns), Sigma -> s, alpha_2 -> head_penalty (a2).
 """
 
@@ -61,6 +63,8 @@ class LeastSquares:
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised squared error; needs no start."""
+        if misfit.by_entry:
+            return self._fit_by_output(Z, misfit, head_penalty)
         if isinstance(Z, Rows):
             return self._fit_in_one_pass(Z, misfit, head_penalty)
         root, inner = misfit.sqrt_weights, misfit.over.inner
@@ -76,6 +80,25 @@ class LeastSquares:
         else:
             W = decomposition.head()
         return _fit(Z, W, decomposition)
+
+    def _fit_by_output(self, Z: Tensor, misfit: Misfit, head_penalty: float) -> HeadFit:
+        """Entries that differ in weight: a factorisation for every output."""
+        made = []
+        for k in range(misfit.targets.shape[1]):
+            root = rowwise(lambda w, k=k: w[:, k, None], misfit.sqrt_weights, columns=1)
+            target = rowwise(lambda w, c, k=k: w * c[:, k, None], root, misfit.targets, columns=1)
+            parts = misfit.over.triangle(root * Z, target)
+            made.append(_Decomposition(lambda parts=parts: parts, rows_of(misfit, Z), head_penalty, self.resolution))
+        W = torch.cat([each.head() for each in made])
+
+        def inverse() -> tuple[LinearOperator, Tensor | None]:
+            rows = [each.inverse(W[:1].shape) for each in made]
+            solve = symmetric(
+                tuple(W.shape), lambda D: torch.cat([row.mv(d[None]) for row, d in zip(rows, D, strict=True)])
+            )
+            return solve, torch.block_diag(*(each.cholesky() for each in made)) if head_penalty > 0 else None
+
+        return HeadFit(W, matmul_small(Z, W.T), Status.CONVERGED, 1, Once(inverse))
 
     def _fit_in_one_pass(self, Z: Tensor, misfit: Misfit, head_penalty: float) -> HeadFit:
         """From samples that are not held."""
@@ -136,6 +159,12 @@ class _Decomposition:
         """W."""
         projected, s, Vt, denominator = self.parts
         return projected.T * (s / denominator) @ Vt
+
+    def cholesky(self) -> Tensor:
+        """The lower triangular factor of the Hessian for one row of W."""
+        R, _ = self.triangle()
+        ridge = self.head_penalty**0.5 * torch.eye(R.shape[1], dtype=R.dtype, device=R.device)
+        return torch.linalg.qr(torch.cat([R, ridge]), mode="r").R.T
 
     def inverse(self, shape: torch.Size) -> LinearOperator:
         """The inverse Hessian of the inner problem, for W of this shape."""

@@ -153,23 +153,31 @@ def check_weights(name: str, weights: object, inputs: Batch, first: int = 0) -> 
     if weights is None:
         return None
     tensor = as_tensor(name, weights)
-    if tuple(tensor.shape) != (len(inputs),):
+    if tensor.ndim not in (1, 2) or tensor.shape[0] != len(inputs):
         raise ValueError(f"{name} must have shape ({len(inputs)},), one per sample, got {tuple(tensor.shape)}")
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     _check_finite(name, tensor, first)
     tensor = tensor.to(inputs.device, torch.float64)
     if (tensor < 0).any():
-        sample = int((tensor < 0).nonzero()[0])
-        raise ValueError(f"{name} must not be negative, got {tensor[sample].item():g} for sample {first + sample}")
+        sample = int((tensor < 0).nonzero()[0, 0])
+        raise ValueError(f"{name} must not be negative, got {tensor[sample].min():g} for sample {first + sample}")
     return tensor
 
 
 def check_targets(
-    name: str, targets: object, inputs: Batch, network: SeparableNetwork, loss: Loss, first: int = 0
+    name: str,
+    targets: object,
+    inputs: Batch,
+    network: SeparableNetwork,
+    loss: Loss,
+    first: int = 0,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """Targets in the form the loss wants, one row for each output row."""
+    """Targets in the form the loss wants, one row for each output row; entries of weight zero may be missing."""
     tensor = as_tensor(name, targets)
+    if weights is not None and weights.ndim == 2:
+        tensor = _without_gaps(name, tensor, weights, network, loss)
     if tensor.ndim == 0 or tensor.shape[0] == 0 < len(inputs):
         raise ValueError(f"{name} is empty: it has no samples")
     if tensor.shape[0] != len(inputs):
@@ -180,7 +188,10 @@ def check_targets(
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
     if tensor.shape[0] == 0:  # of one of several processes
         return torch.zeros((0, network.n_targets), dtype=torch.float64, device=inputs.device)
-    _check_finite(name, tensor, first)
+    gaps = (
+        ", or give sample_weight of the shape of the targets, zero where they are missing" if tensor.ndim == 2 else ""
+    )
+    _check_finite(name, tensor, first, gaps if getattr(loss, "identity_hessian", False) else "")
     _check_shape(name, tensor, network.location)
     try:
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
@@ -191,6 +202,26 @@ def check_targets(
             f"{name} reach {float(rows.abs().max()):.1e}, too large for sums of their squares; scale them to about one"
         )
     return rows
+
+
+def _without_gaps(name: str, targets: Tensor, weights: Tensor, network: SeparableNetwork, loss: Loss) -> Tensor:
+    """Targets with zeros where entries have no weight, and whether weights per entry can be used."""
+    shape = (len(weights), network.n_targets)
+    if not getattr(loss, "identity_hessian", False):
+        raise ValueError(
+            f"sample_weight of shape {tuple(weights.shape)} is one per entry, which is for least squares; for "
+            f"{type(loss).__name__} give one per sample, shape ({shape[0]},)"
+        )
+    if tuple(weights.shape) != shape or len(network.location.output_shape) != 1:
+        raise ValueError(
+            f"sample_weight must have shape ({shape[0]},), one per sample, or {shape}, one per entry of outputs that are one "
+            f"row per sample; got {tuple(weights.shape)}"
+        )
+    if targets.ndim == 1:
+        targets = targets[:, None]
+    if tuple(targets.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape} beside weights per entry, got {tuple(targets.shape)}")
+    return torch.where(weights.to(targets.device) > 0, targets, torch.zeros_like(targets))
 
 
 def check_validation(validation: object) -> tuple[object, object, object]:
@@ -228,13 +259,15 @@ def as_tensor(name: str, value: Any) -> Tensor:
         raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__} ({error})") from None
 
 
-def _check_finite(name: str, tensor: Tensor, first: int) -> None:
+def _check_finite(name: str, tensor: Tensor, first: int, hint: str = "") -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
         return
     bad = ~torch.isfinite(tensor)
     if bad.any():
         sample = int(bad.reshape(bad.shape[0], -1).any(1).nonzero()[0])
-        raise ValueError(f"{name} holds NaN or infinity, first in sample {first + sample}; remove or fill such samples")
+        raise ValueError(
+            f"{name} holds NaN or infinity, first in sample {first + sample}; remove or fill such samples{hint}"
+        )
 
 
 def _check_shape(name: str, targets: Tensor, location: HeadLocation) -> None:

@@ -105,7 +105,8 @@ class Problem:
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
             "auto" is a first value from which `gnvpro.train` searches on.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
-        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter to Phi; their
+        sample_weight: a number for each sample, not negative (for least squares, also one for each entry of the targets,
+            which may be NaN where that is zero): how often the sample counts. Only ratios matter to Phi; their
             sum, the number of samples, matters to penalties that are found from the data.
         head: the name of the last layer; found by running the model when not given.
         eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
@@ -164,7 +165,7 @@ class Problem:
                 rows = torch.zeros(0)
             else:
                 assert not isinstance(self.inputs, Streamed)
-                rows = check_targets("targets", targets, self.inputs, self.network, self.loss)
+                rows = check_targets("targets", targets, self.inputs, self.network, self.loss, weights=weights)
             self.eliminator = self._choose_eliminator(eliminator)
         if weights is not None:
             rows, weights = self._without_samples_of_no_weight(rows, weights)
@@ -178,8 +179,14 @@ class Problem:
             self.inputs = stream = stream.shared(over)
             self.misfit = stream.misfit(self.passes.size, over)
         else:
-            weight = rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(len(weights), 1)
+            weight = (
+                rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(weights.numel(), 1)
+            )
             self.misfit = Misfit.mean(self.loss, rows, weights, over)
+        if self.misfit.by_entry and any(isinstance(p, str) for p in (theta_penalty, head_penalty)):
+            raise ValueError(
+                "penalties from the data ('auto') need one sample_weight per sample, not one per entry; give numbers"
+            )
         self.meter = WorkMeter(count)
         # how many observations the evidence counts: rows, or the sum of their weights
         self.n_observed = float(self.misfit.over.total(torch.tensor(float(weight), dtype=torch.float64)))
@@ -244,7 +251,7 @@ class Problem:
 
     def _without_samples_of_no_weight(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """They change nothing, and neither work nor batches should see them."""
-        kept = weights > 0
+        kept = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
         if self.processes.all(not kept.any()):
             raise ValueError("sample_weight is zero for every sample of every process: there is nothing to train on")
         if kept.all():
@@ -381,7 +388,7 @@ class Problem:
             if len(inputs):
                 check_runs("validation inputs", inputs, network)
             weights = check_sample_weight("validation weights", sample_weight, inputs, may_be_zero=several)
-            rows = check_targets("validation targets", targets, inputs, network, self.loss)
+            rows = check_targets("validation targets", targets, inputs, network, self.loss, weights=weights)
         count = int(self.processes.gather([len(inputs)]).sum())
         if not count or (weights is not None and self.processes.all(not weights.any())):
             raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")

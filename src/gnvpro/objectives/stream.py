@@ -47,7 +47,7 @@ class Stream(Streamed):
     source: Samples
     model: nn.Module
     few: Batch
-    weighted: bool  # whether samples differ in weight
+    given_weights: int  # columns of weights, none where samples count the same
     same_samples: bool  # whether every pass must have the same
     checked: Checked | None = None
 
@@ -56,9 +56,18 @@ class Stream(Streamed):
         """Before it is checked: enough to try the model."""
         few = source.first(FEW).to(_device(model))
         inputs = check_inputs(f"{name}inputs", few.inputs, model)
-        return Stream(
-            name, source, model, inputs, few.weights is not None, same_samples or not isinstance(source, Loaded)
-        )
+        columns = 0 if few.weights is None else few.weights.shape[1] if few.weights.ndim == 2 else 1
+        return Stream(name, source, model, inputs, columns, same_samples or not isinstance(source, Loaded))
+
+    @property
+    def weighted(self) -> bool:
+        """Whether samples differ in weight."""
+        return self.given_weights > 0
+
+    @property
+    def weight_columns(self) -> int:
+        """One, or as many as outputs where entries differ in weight."""
+        return max(1, self.given_weights)
 
     def __len__(self) -> int:
         return self._known.count
@@ -80,8 +89,8 @@ class Stream(Streamed):
             weights = check_weights(f"{self.name}sample_weight", part.weights, inputs, seen)
             self._targets(part, inputs, network, loss, seen)
             if weights is not None:
-                total += float(weights.sum())
-                kept.append(weights > 0)
+                total += float(weights.sum()) * len(weights) / weights.numel()
+                kept.append(_has_weight(weights))
             checksum, seen = checksum + Checksum.of(part), seen + len(part)
         if not seen:
             raise ValueError(f"{self.name}inputs is empty: it has no samples")
@@ -113,7 +122,7 @@ class Stream(Streamed):
         return check_inputs(f"{self.name}inputs", part.inputs, self.model, first=first)
 
     def _targets(self, part: Part, inputs: Batch, network: SeparableNetwork, loss: Loss, first: int) -> Tensor:
-        return check_targets(f"{self.name}targets", part.targets, inputs, network, loss, first)
+        return check_targets(f"{self.name}targets", part.targets, inputs, network, loss, first, part.weights)
 
     # -- later passes
 
@@ -129,7 +138,7 @@ class Stream(Streamed):
             checksum = checksum + Checksum.of(part)
             if known.positive is not None:
                 assert part.weights is not None
-                part = part[part.weights > 0]
+                part = part[_has_weight(part.weights)]
             if len(part):
                 yield Chunk(self._prepared(part))
         trouble = known.checksum.differs(checksum)
@@ -149,7 +158,7 @@ class Stream(Streamed):
             weights = torch.full((targets.shape[0], 1), share, dtype=torch.float64, device=targets.device)
         else:
             shares = part.weights.to(targets.device, torch.float64) / known.weight / each
-            weights = shares.repeat_interleave(each)[:, None]
+            weights = by_columns(shares if shares.ndim == 2 else shares.repeat_interleave(each)[:, None])
         return Prepared(inputs, by_columns(targets), weights)
 
     def take(self, samples: Tensor) -> Prepared:
@@ -178,7 +187,7 @@ class Stream(Streamed):
         rows = len(self) * known.rows
         over = ChunkedSum(lambda: self.chunks(size), others)
         targets: Any = Rows(lambda chunk: chunk.data.targets, (rows, known.network.n_targets), self.device)
-        weights: Any = Rows(lambda chunk: chunk.data.weights, (rows, 1), self.device)
+        weights: Any = Rows(lambda chunk: chunk.data.weights, (rows, self.weight_columns), self.device)
         return Misfit(known.loss, targets, weights, self.weighted, over)
 
     def held(self, samples: Tensor, count: int, others: SampleSum) -> tuple[Batch, Misfit]:
@@ -186,6 +195,11 @@ class Stream(Streamed):
         part = self.take(samples)
         whole = Misfit(self._known.loss, part.targets, part.weights, self.weighted, others)
         return part.inputs, whole.scaled(count, len(self))
+
+
+def _has_weight(weights: Tensor) -> Tensor:
+    """Which samples count."""
+    return weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
 
 
 def _device(model: nn.Module) -> torch.device:

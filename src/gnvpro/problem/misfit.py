@@ -27,7 +27,7 @@ class Misfit:
 
     loss: Loss
     targets: Tensor
-    weights: Tensor  # (rows, 1), summing to one over the training set
+    weights: Tensor  # (rows, 1), summing to one over the training set; or (rows, n_targets), one per entry
     weighted: bool = False  # whether samples differ in weight
     over: SampleSum = field(default_factory=SampleSum)  # how samples are added up
 
@@ -39,10 +39,11 @@ class Misfit:
             every = float(over.total(torch.tensor(float(rows), dtype=torch.float64)))
             weights = torch.full((rows, 1), 1.0 / every, dtype=torch.float64, device=targets.device)
         else:
-            weights = sample_weight.repeat_interleave(rows // max(sample_weight.shape[0], 1))[:, None]
+            each = sample_weight if sample_weight.ndim == 2 else sample_weight[:, None]
+            weights = each.repeat_interleave(rows // max(sample_weight.shape[0], 1), 0)
             largest = over.largest(float(weights.max()) if rows else 0.0)
             weights = weights / largest  # before the sum, which could overflow
-            weights = weights / over.total(weights.sum())
+            weights = by_columns(weights / (over.total(weights.sum()) / weights.shape[1]))
         return Misfit(loss, by_columns(targets), weights, weighted=sample_weight is not None, over=over)
 
     @cached_property
@@ -75,10 +76,21 @@ class Misfit:
     @property
     def identity_hessian(self) -> bool:
         """Whether the Hessian multiplies each row by its weight and nothing else."""
-        return getattr(self.loss, "identity_hessian", False)
+        return getattr(self.loss, "identity_hessian", False) and not self.by_entry
+
+    @property
+    def by_entry(self) -> bool:
+        """Whether the entries of a row differ in weight: then each output is a least-squares problem of its own."""
+        return self.weights.shape[1] > 1
 
     def value(self, outputs: Tensor) -> float:
         """The mean loss."""
+        if self.by_entry:  # of squared errors: 1/2 w (x - c)^2
+
+            def add(root: Tensor, X: Tensor, C: Tensor) -> Tensor:
+                return self.loss.value(root * X, root * C).sum()
+
+            return float(self.over.sum(add, self.sqrt_weights, outputs, self.targets))
         return self._mean(self.loss.value, outputs)
 
     def _mean(self, of: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> float:

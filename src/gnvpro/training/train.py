@@ -86,7 +86,8 @@ def train(
             the data during training (see docs/penalties.md); `result.chosen` says what was found. Left out: 1e-10 for least
             squares, else 1e-4.
         head_penalty: alpha in alpha/2 |W|^2, the bias included, or "auto". Left out: the same.
-        sample_weight: a number for each sample, not negative: how often the sample counts. Only ratios matter. Left out, all
+        sample_weight: a number for each sample, not negative (for least squares, also one for each entry of the targets,
+            which may be NaN where that is zero): how often the sample counts. Only ratios matter. Left out, all
             samples count the same.
         validation: a pair (inputs, targets), or these and weights, or a Dataset or DataLoader of them, whose loss (and
             accuracy) is recorded at every accepted step. Left out, nothing is validated.
