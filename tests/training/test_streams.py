@@ -68,6 +68,7 @@ CASES = [(name, loss) for name in METHODS for loss in ("least_squares", "multino
 CASES += [("newton-krylov", "multinomial")]
 
 
+@pytest.mark.filterwarnings("ignore:the validation loss was")
 @pytest.mark.parametrize(("name", "loss"), CASES)
 def test_the_history_is_that_of_tensors(name, loss, tmp_path):
     x, y = samples(loss == "multinomial")
