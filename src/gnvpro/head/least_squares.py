@@ -87,8 +87,11 @@ class LeastSquares:
         for k in range(misfit.targets.shape[1]):
             root = rowwise(lambda w, k=k: w[:, k, None], misfit.sqrt_weights, columns=1)
             target = rowwise(lambda w, c, k=k: w * c[:, k, None], root, misfit.targets, columns=1)
-            parts = misfit.over.triangle(root * Z, target)
-            made.append(_Decomposition(lambda parts=parts: parts, rows_of(misfit, Z), head_penalty, self.resolution))
+            made.append(
+                _Decomposition(
+                    Once(_triangle(misfit, root * Z, target)), rows_of(misfit, Z), head_penalty, self.resolution
+                )
+            )
         W = torch.cat([each.head() for each in made])
 
         def inverse() -> tuple[LinearOperator, Tensor | None]:
@@ -117,6 +120,10 @@ class LeastSquares:
             return 0.5 * float((r - R @ W.T).square().sum() + rho.square().sum())
 
         return replace(_fit(Z, decomposition.head(), decomposition), misfit=value)
+
+
+def _triangle(misfit: Misfit, X: Tensor, Y: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: misfit.over.triangle(X, Y)
 
 
 def rows_of(misfit: Misfit, Z: Tensor) -> Callable[[], float]:
