@@ -104,6 +104,11 @@ def networks() -> list[nn.Module]:
         nn.Sequential(nn.Linear(2, 5), nn.SiLU(), nn.Linear(5, 3, bias=False), pde.Sine()).double(),
         nn.Sequential(pde.Periodic(2, {0: 1.0}), nn.Linear(3, 4), nn.Tanh()).double(),
         gnvpro.networks.ResNet(2, 4, 3, 1.0, dtype=torch.float64),
+        nn.Sequential(
+            pde.Beside(gnvpro.networks.MLP(2, [3], dtype=torch.float64), pde.Functions(lambda x: x[:, :1].exp() * x)),
+            nn.Linear(5, 3, dtype=torch.float64),
+            nn.Tanh(),
+        ),
         gnvpro.networks.NeuralODE(2, 3, 2, 1.0, dtype=torch.float64),
     ]
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 import gnvpro
 from gnvpro import pde
-from gnvpro.pde.core import Damping
 from gnvpro.pde.objective import JointObjective, ReducedObjective
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import Ways
@@ -79,31 +76,23 @@ def test_an_unknown_way_is_refused() -> None:
         pde.solve(u, equations, head="both")
 
 
-def test_a_phase_that_gains_little_is_followed_by_the_other_way() -> None:
+def test_the_head_is_eliminated_once_the_objective_is_small() -> None:
     ways = Ways.choose(linear=False, head="auto")
-    assert not ways.together
-    ways.before = 8.0
-    assert not ways.look(2.0, Damping(1.0))  # a factor of four
-    ways.before = 2.0
-    assert ways.look(1.5, Damping(0.5))  # 1.33, and the other way is untried
     assert ways.together
-    assert ways.bound() is None
-    ways.before = 1.5
-    assert ways.look(1.4, Damping(7.0))  # 1.07, less than the 1.33 of the other
+    assert not ways.look(2e-4, of_zero=1.0)
+    assert ways.look(0.9e-4, of_zero=1.0)
     assert not ways.together
-    assert ways.bound() == Damping(0.5)
+    assert not ways.look(0.9e-4, of_zero=1.0)
+    fixed = Ways.choose(linear=False, head="together")
+    assert not fixed.look(0.0, of_zero=1.0)
 
 
 def test_where_no_step_is_left_the_other_way_is_tried_once() -> None:
     ways = Ways.choose(linear=False, head="auto")
-    assert ways.stuck()
-    assert not ways.stuck()
-    assert not Ways.choose(linear=False, head="eliminated").stuck()
-    assert not Ways.choose(linear=True, head="auto").stuck()
-
-
-def test_a_phase_without_an_objective_left_is_no_reason_to_change() -> None:
-    ways = Ways.choose(linear=False, head="auto")
-    ways.before = 1.0
-    assert not ways.look(0.0, None)
-    assert ways.gained[False] == math.inf
+    assert ways.stuck(1.0)
+    assert not ways.together
+    assert not ways.stuck(1.0)
+    assert ways.stuck(0.5)  # it came further in between
+    assert ways.together
+    assert not Ways.choose(linear=False, head="eliminated").stuck(1.0)
+    assert not Ways.choose(linear=True, head="auto").stuck(1.0)

@@ -9,6 +9,7 @@ result = pde.solve(u, equations, seconds=10)
 from gnvpro.pde import points
 from gnvpro.pde.activations import Sine
 from gnvpro.pde.algebra import Expression
+from gnvpro.pde.beside import Beside, Functions
 from gnvpro.pde.calculus import Vector, d, directional, divergence, dot, gradient, integral, laplacian
 from gnvpro.pde.embedding import Periodic
 from gnvpro.pde.equation import Equation
@@ -18,10 +19,12 @@ from gnvpro.pde.residuals import Residual
 from gnvpro.pde.solve import Result, solve
 
 __all__ = [
+    "Beside",
     "Constant",
     "Equation",
     "Expression",
     "Field",
+    "Functions",
     "Periodic",
     "Residual",
     "Result",

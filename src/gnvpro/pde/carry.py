@@ -13,7 +13,7 @@ else by automatic differentiation (see `autodiff`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from gnvpro.networks import NeuralODE, ResNet
 from gnvpro.networks.flow import Flow
 from gnvpro.pde.autodiff import AutodiffCarrier
+from gnvpro.pde.beside import Beside, BesideLayer, Functions, FunctionsLayer
 from gnvpro.pde.flows import FlowLayer
 from gnvpro.pde.jets import Channels
 from gnvpro.pde.layers import ByPoint, Collect, Layer, LayerPass, Summed, simple_layer
@@ -57,7 +58,7 @@ class Carrier(Protocol):
 
 def carrier_for(features: nn.Module, names: Sequence[str]) -> Carrier:
     """By formulas where every layer has one, else by automatic differentiation; `names` are the parameters to train."""
-    layers = _layers(features, "")
+    layers = _layers(features, "", takes_x=True)
     shared = len({id(p) for p in features.parameters()}) < sum(
         1 for _ in features.named_parameters(remove_duplicate=False)
     )
@@ -115,19 +116,30 @@ class ChainPass:
         return rows
 
 
-def _layers(module: nn.Module, prefix: str) -> list[Layer] | None:
+def _layers(module: nn.Module, prefix: str, takes_x: bool) -> list[Layer] | None:
     """The layers of a chain, first to last; None where some module has no formula."""
     if module._forward_hooks or module._forward_pre_hooks:  # they may change what it computes
         return None
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        layers: list[Layer] = []
-        for name, child in module._modules.items():
-            inside = None if child is None else _layers(child, f"{prefix}{name}.")
-            if inside is None:
-                return None
-            layers += inside
-        return layers
-    if isinstance(module, Flow) and type(module) in (ResNet, NeuralODE):
+        return _chain(module._modules, prefix, takes_x)
+    if type(module) is Beside:
+        chains = [_layers(part, f"{prefix}parts.{i}.", takes_x) for i, part in enumerate(module.parts)]
+        whole = [tuple(chain) for chain in chains if chain]
+        return [BesideLayer(tuple(whole))] if whole and len(whole) == len(chains) else None
+    if type(module) is Functions:
+        return [FunctionsLayer(module)] if takes_x else None
+    if type(module) in (ResNet, NeuralODE):
+        assert isinstance(module, Flow)
         return [FlowLayer(module, prefix)]
     layer = simple_layer(module, prefix)
     return None if layer is None else [layer]
+
+
+def _chain(modules: Mapping[str, nn.Module | None], prefix: str, takes_x: bool) -> list[Layer] | None:
+    layers: list[Layer] = []
+    for name, child in modules.items():
+        inside = None if child is None else _layers(child, f"{prefix}{name}.", takes_x and not layers)
+        if inside is None:
+            return None
+        layers += inside
+    return layers

@@ -24,9 +24,10 @@ from gnvpro.pde.objective import EquationPoint, Meter
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.system import System
-from gnvpro.pde.ways import ENOUGH, Ways
+from gnvpro.pde.ways import Ways
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
+ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
 CHECK_EVERY = 10  # iterations between two looks at fresh points
 
 
@@ -65,6 +66,8 @@ class Run:
         self.identity = self._identity() if settings.checkpoint else {}
         self.spent = 0.0
         self.checked_misfit: float | None = None
+        self.before = math.inf  # Phi at the last look
+        self.of_zero = zero_value(self.system)
         self.region: TrustRegion[EquationPoint] | None = None
 
     # -- the loop
@@ -95,14 +98,16 @@ class Run:
                 return Status.WORK_SPENT
             done = self.region.iterate()
             if done is None:
-                if not self.ways.stuck():
+                if not self.ways.stuck(self.region.point.value):
                     return self.region.status
-                self._begin_again()
+                self._begin_again(None)
                 continue
             note = self._look() if len(self.journal.history) % CHECK_EVERY == 0 else None
             self._record(done, note)
 
-    def _begin(self, theta: torch.Tensor, W: torch.Tensor, restored: bool = False) -> None:
+    def _begin(
+        self, theta: torch.Tensor, W: torch.Tensor, bound: Damping | None = None, restored: bool = False
+    ) -> None:
         """The loop on the system as it is."""
         objective = self.ways.objective(self.system, self.penalty, self.meter)
         point = objective.restored(theta, W) if restored else objective.start(theta, W)
@@ -110,14 +115,14 @@ class Run:
             raise ValueError(
                 "the rows of the equations are not finite at the first parameters; scale the points or the network"
             )
-        self.region = TrustRegion(objective, _model, point, self.ways.bound(), core.NielsenRule())
+        self.region = TrustRegion(objective, _model, point, bound, core.NielsenRule())
         self.check = Check(self.system, self.settings.seed)
 
-    def _begin_again(self) -> None:
+    def _begin_again(self, bound: Damping | None) -> None:
         """From the same field, with what was changed."""
         assert self.region is not None
         point = self.region.point
-        self._begin(point.theta, point.W)
+        self._begin(point.theta, point.W, bound)
 
     def _look(self) -> str | None:
         """Measure the residuals on fresh points; change points, penalty and way where that says so."""
@@ -125,25 +130,22 @@ class Run:
         point, bound = self.region.point, self.region.bound
         seen = self.check.seen(point.theta, point.fitted)
         self.checked_misfit = self.check.misfit(seen)
-        notes = []
-        slow = self.ways.before < ENOUGH * point.value
-        if self.ways.look(point.value, bound if isinstance(bound, Damping) else None):
-            notes.append("head: " + ("together" if self.ways.together else "eliminated"))
+        slow, notes = self.before < ENOUGH * point.value, []
+        if self.ways.look(point.value, self.of_zero):
+            bound = None  # of other variables
+            notes.append("head: eliminated")
         which = self.refinement.needing(self.system, point.fitted, seen, slow) if self.settings.grow else []
         if which:
             self.system = self.refinement.refined(self.system, point.theta, point.W, which, len(self.journal.history))
-            changed = [self.system.equations[i] for i in which]
-            notes.append(
-                "points: "
-                + ", ".join(f"{e.name or f'equation {i}'} {e.rows}" for i, e in zip(which, changed, strict=True))
-            )
+            changed = [(i, self.system.equations[i]) for i in which]
+            notes.append("points: " + ", ".join(f"{e.name or f'equation {i}'} {e.rows}" for i, e in changed))
         lower = self.settings.head_penalty is None and self.penalty > 2 * LEAST_PENALTY
         if lower and point.value - point.misfit > point.misfit:
             self.penalty /= 10
             notes.append(f"head_penalty: {self.penalty:.0e}")
         if notes:
-            self._begin_again()
-        self.ways.before = self.region.point.value
+            self._begin_again(bound if isinstance(bound, Damping) else None)
+        self.before = self.region.point.value
         return "; ".join(notes) or None
 
     def _seconds(self) -> float:
@@ -210,6 +212,7 @@ class Run:
             "inner_seconds": self.meter.inner_seconds,
             "seconds": self._seconds(),
             "checked_misfit": self.checked_misfit,
+            "before": self.before,
         }
         return core.detached_copy(state)
 
@@ -224,10 +227,17 @@ class Run:
         self.region.resume(saved["loop"])
         self.system.store(saved["theta"], saved["W"])
         self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
-        self.checked_misfit, self.spent = saved["checked_misfit"], saved["seconds"]
+        self.checked_misfit, self.before, self.spent = saved["checked_misfit"], saved["before"], saved["seconds"]
         # Budgets may be raised on the way; any other end is final.
         if self.journal.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT):
             self.journal.status = Status.RUNNING
+
+
+def zero_value(system: System) -> float:
+    """The misfit of the field zero."""
+    x = system.x()
+    rows = system.residual(system.carry(x), x, torch.zeros_like(system.field.W()))
+    return 0.5 * float(rows @ rows)
 
 
 def _model(point: EquationPoint) -> DampedRows:

@@ -26,10 +26,26 @@ def helmholtz2d(seed: int) -> Posed:
     return Posed(u, equations, references.helmholtz, box.inside(4000, 10_000 + seed).points, box)
 
 
+def corner(x: Tensor) -> Tensor:
+    """Two harmonic functions, singular at the corner of the L, with the angle a from its bisector.
+
+    r^(2/3) cos(2a/3) is zero on both re-entrant edges; r^2 (log r cos 2a - a sin 2a) is what a constant source adds.
+    """
+    along, across = -(x[:, 0] + x[:, 1]), x[:, 0] - x[:, 1]  # sqrt(2) times coordinates of the bisector
+    a, square = torch.atan2(across, along), x.square().sum(1)
+    edge = square ** (1 / 3) * torch.cos(2 / 3 * a)
+    source = square * (0.5 * torch.log(square + 1e-300) * torch.cos(2 * a) - a * torch.sin(2 * a))
+    return torch.stack([edge, source], 1)
+
+
 def l_shape(seed: int) -> Posed:
-    """-lap u = 1 on [-1, 1]^2 without its upper right quarter; u = 0 on the re-entrant edges, no flux through the others."""
+    """-lap u = 1 on [-1, 1]^2 without its upper right quarter; u = 0 on the re-entrant edges, no flux through the others.
+
+    The solution is singular at the corner, like r^(2/3): that function is one of the features (`corner`).
+    """
     box = pde.points.Box([-1, -1], [1, 1])
-    u = pde.Field(shallow(2, seed, (100,), spread=(2.0, 2.0)))
+    network = shallow(2, seed, (60,), spread=(2.0, 2.0))
+    u = pde.Field(pde.Beside(network, pde.Functions(corner)))
 
     def belongs(x: Tensor) -> Tensor:
         return ~((x[:, 0] > 0) & (x[:, 1] > 0))

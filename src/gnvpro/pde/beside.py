@@ -1,0 +1,118 @@
+"""Features side by side: a network, and functions that the solution is known to contain.
+
+    pde.Field(pde.Beside(network, pde.Functions(f)))         u(x) = W [phi(x, theta), f(x)] + bias
+
+The weight of a known function is one more number of the head, so it is eliminated with the rest. At the corner of an L such a
+function is r^(2/3) cos(2/3 angle), which no smooth network comes close to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.pde.autodiff import AutodiffCarrier
+from gnvpro.pde.jets import Channels
+from gnvpro.pde.layers import Collect, Layer, LayerPass, Params
+
+
+class Functions(nn.Module):
+    """Fixed functions of x as features: x (n, dimension) -> (n, how many).
+
+    >>> Functions(lambda x: x[:, :1] ** 2)(torch.tensor([[3.0, 0.0]]))
+    tensor([[9.]])
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, points: Tensor) -> Tensor:
+        """Their values."""
+        return self.function(points)
+
+
+class Beside(nn.Module):
+    """The features of several modules, one after the other.
+
+    >>> Beside(nn.Linear(2, 3), Functions(lambda x: x))(torch.zeros(4, 2)).shape
+    torch.Size([4, 5])
+    """
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, points: Tensor) -> Tensor:
+        """All features."""
+        return torch.cat([part(points) for part in self.parts], -1)
+
+
+@dataclass(frozen=True)
+class FunctionsLayer:
+    """Jets of fixed functions of x; only what enters the network is x."""
+
+    module: Functions
+    names: tuple[str, ...] = ()
+
+    def run(self, X: Tensor, values: Params, channels: Channels) -> FunctionsPass:
+        """By automatic differentiation, without parameters."""
+        return FunctionsPass(AutodiffCarrier(self.module, ()).run({}, X[0], channels).jet, X)
+
+
+@dataclass(frozen=True)
+class FunctionsPass:
+    """Nothing to differentiate in theta."""
+
+    jet: Tensor
+    X: Tensor
+
+    def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """Nothing comes before x."""
+        return {}, torch.zeros_like(self.X)
+
+
+@dataclass(frozen=True)
+class BesideLayer:
+    """Chains that all take what enters."""
+
+    chains: tuple[tuple[Layer, ...], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all of them."""
+        return tuple(name for chain in self.chains for layer in chain for name in layer.names)
+
+    def run(self, X: Tensor, values: Params, channels: Channels) -> BesidePass:
+        """Each on its own."""
+        passes = []
+        for chain in self.chains:
+            H, done = X, []
+            for layer in chain:
+                done.append(layer.run(H, values, channels))
+                H = done[-1].jet
+            passes.append(tuple(done))
+        return BesidePass(torch.cat([done[-1].jet for done in passes], -1), tuple(passes))
+
+
+@dataclass(frozen=True)
+class BesidePass:
+    """The passes of the chains."""
+
+    jet: Tensor
+    chains: tuple[tuple[LayerPass, ...], ...]
+
+    def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """Each chain gets its part of the cotangent."""
+        rows: dict[str, Tensor] = {}
+        into: list[Tensor] = []
+        parts = G.split([chain[-1].jet.shape[-1] for chain in self.chains], -1)
+        for chain, part in zip(self.chains, parts, strict=True):
+            for passed in reversed(chain):
+                found, part = passed.pull(part, collect, wanted)
+                rows |= found
+            into.append(part)
+        return rows, torch.stack(into).sum(0)
