@@ -15,10 +15,11 @@ pytest.importorskip("sklearn")
 
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gnvpro
@@ -119,6 +120,51 @@ def test_wrong_settings_are_told_at_fit(wrong: str) -> None:
     settings, exception, message = WRONG[wrong]
     with pytest.raises(exception, match=message):
         GNvproRegressor(**settings).fit(*wave(20, 0))
+
+
+def test_columns_of_words_are_refused_with_a_recipe_that_works() -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = wave(60, 0)
+    frame = pandas.DataFrame({"size": X[:, 0], "colour": np.where(X[:, 1] > 0, "red", "blue")})
+    with pytest.raises(ValueError, match=r"not numbers: 'colour'.*OneHotEncoder"):
+        GNvproRegressor().fit(frame, y)
+    words = make_column_transformer((OneHotEncoder(sparse_output=False), ["colour"]), remainder="passthrough")
+    assert make_pipeline(words, GNvproRegressor(**QUICK)).fit(frame, y).score(frame, y) > 0.5
+    assert GNvproRegressor(**QUICK).fit(frame[["size"]], y).score(frame[["size"]], y) > 0.5
+
+
+@pytest.mark.parametrize("estimator", [GNvproRegressor, GNvproClassifier])
+def test_missing_values_are_refused_with_a_recipe(estimator, iris) -> None:
+    X = iris[0].copy()
+    X[3, 2] = np.nan
+    with pytest.raises(ValueError, match=r"contains NaN.*SimpleImputer"):
+        estimator().fit(X, iris[1])
+
+
+def test_classes_may_be_weighted() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 2)), (np.arange(200) < 20).astype(int)
+    X[y == 1] += 1.0
+    plain = GNvproClassifier(**QUICK).fit(X, y)
+    balanced = GNvproClassifier(class_weight="balanced", **QUICK).fit(X, y)
+    given = GNvproClassifier(class_weight={0: 200 / 360, 1: 5.0}, **QUICK).fit(X, y)
+    assert (balanced.predict(X) == 1).sum() > 2 * (plain.predict(X) == 1).sum()
+    assert np.allclose(given.predict_proba(X), balanced.predict_proba(X), atol=1e-6)
+
+
+def test_a_warm_start_begins_from_the_last_model() -> None:
+    X, y = wave(100, 0, noise=0.1)
+    numbers = {"theta_penalty": 1e-4, "head_penalty": 1e-4, **QUICK}
+    model = GNvproRegressor(warm_start=True, **numbers).fit(X, y)
+    ended = model.loss_curve_[-1]
+    assert model.fit(X, y).loss_curve_[0] == pytest.approx(ended, rel=1e-9)
+    assert GNvproRegressor(**numbers).fit(X, y).loss_curve_[0] > 2 * ended
+
+
+def test_partial_fit_is_refused_with_what_to_do_instead() -> None:
+    assert not hasattr(GNvproRegressor(), "partial_fit")
+    with pytest.raises(AttributeError, match="warm_start=True"):
+        GNvproRegressor().partial_fit(*wave(10, 0))
 
 
 # -- networks
@@ -272,6 +318,12 @@ def test_the_interval_covers_held_out_samples_of_cdr() -> None:
     assert 0.9 < coverage(model, X_test, y_test) < 0.99
     model = GNvproRegressor(random_state=0).fit(X, y)
     assert coverage(model, X_test, y_test) > 0.9
+
+
+def test_the_interval_covers_when_penalties_are_far_too_small() -> None:
+    numbers = {"theta_penalty": 1e-8, "head_penalty": 1e-8, "work": 300, "random_state": 0}
+    model = GNvproRegressor(**numbers).fit(*wave(120, 1, noise=0.5))
+    assert 0.88 < coverage(model, *wave(4000, 2, noise=0.5)) < 0.99
 
 
 def test_it_is_less_sure_far_from_the_data() -> None:

@@ -39,6 +39,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.result import Result
 from gnvpro.training.train import train
 
 Array = NDArray[Any]
@@ -81,6 +82,19 @@ class Part:
     targets: Tensor
     weights: Tensor
 
+    def take(self, rows: Array) -> Part:
+        """Some of them."""
+        return Part(self.inputs[rows], self.targets[rows], self.weights[rows])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, how it was trained, and what it minimises."""
+
+    model: nn.Sequential
+    result: Result
+    problem: Problem
+
 
 class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
@@ -101,6 +115,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 10,
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
         memory: float | None = None,
@@ -110,26 +125,37 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.theta_penalty, self.head_penalty = theta_penalty, head_penalty
         self.standardize, self.early_stopping = standardize, early_stopping
         self.validation_fraction, self.patience = validation_fraction, patience
-        self.random_state, self.verbose, self.memory = random_state, verbose, memory
+        self.warm_start, self.random_state = warm_start, random_state
+        self.verbose, self.memory = verbose, memory
 
     def _fit(self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None) -> None:
         """Train on inputs and targets in their final form."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         scaler = StandardScaler().fit(X, sample_weight=weights) if self.standardize else None
-        inputs = torch.from_numpy(X if scaler is None else scaler.transform(X))
-        goals, shares = torch.from_numpy(targets), torch.from_numpy(weights)
+        inputs = torch.tensor(X if scaler is None else scaler.transform(X))
+        goals, shares = torch.tensor(targets), torch.tensor(weights)
         rows, held_out = np.arange(len(X)), None
         if self.early_stopping:
             rows, held_out = train_test_split(
                 rows, test_size=self.validation_fraction, random_state=seed, stratify=labels
             )
-        features = self._make_features(X.shape[1], float(weights.sum()), seed)
-        head = nn.Linear(_n_features(features, inputs[:2]), n_outputs).double()
+        whole = Part(inputs, goals, shares)
+        part, rest = whole.take(rows), None if held_out is None else whole.take(held_out)
+        trained = self._train(loss, part, rest, n_outputs, seed)
+        self._learn_posterior(trained, part, rest, seed)
+        result, model = trained.result, trained.model
+        self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
+        self.loss_curve_ = result.history.column("loss")
+        self.n_iter_ = sum(record.note is None for record in result.history) - 1
+        first = [] if scaler is None else [("scaling", Standardize(scaler.mean_, scaler.scale_))]
+        self.module_ = nn.Sequential(OrderedDict([*first, *model.named_children()])).eval()
+
+    def _train(self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int) -> Trained:
+        """A model of these samples; those held out say when to stop."""
+        features = self._make_features(part.inputs.shape[1], float(part.weights.sum()), seed)
+        head = nn.Linear(_n_features(features, part.inputs[:2]), n_outputs).double()
         model = nn.Sequential(OrderedDict(features=features, head=head))
-        part = Part(inputs[rows], goals[rows], shares[rows])
-        rest = None if held_out is None else Part(inputs[held_out], goals[held_out], shares[held_out])
-        settings = self._training(loss, part, model, seed)
         result = train(
             model,
             part.inputs,
@@ -140,7 +166,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             work=self.work,
             iterations=self.max_iter,
             listeners=["progress"] if self.verbose else [],
-            **settings,
+            **self._training(loss, part, model, seed),
         )
         last = result.history[-1]
         problem = Problem(
@@ -153,13 +179,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             sample_weight=part.weights,
             memory=self.memory,
         )
-        self._learn_posterior(problem, float(part.weights.sum()), rest)
-        self.chosen_ = result.chosen
-        self.history_, self.status_ = result.history, result.status
-        self.loss_curve_ = result.history.column("loss")
-        self.n_iter_ = sum(record.note is None for record in result.history) - 1
-        first = [] if scaler is None else [("scaling", Standardize(scaler.mean_, scaler.scale_))]
-        self.module_ = nn.Sequential(OrderedDict([*first, ("features", features), ("head", head)])).eval()
+        return Trained(model, result, problem)
 
     def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
         """Loss, method and penalties, as `train` takes them."""
@@ -175,11 +195,13 @@ class NetworkEstimator(BaseEstimator, ABC):
         return {"loss": loss, "method": method, "sample_weight": part.weights, **penalties}
 
     @abstractmethod
-    def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
-        """Find out what is not known about the head of the trained model."""
+    def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
+        """Find out what is not known about the trained model, from the samples it was trained on or those held out."""
 
     def _make_features(self, n_inputs: int, n_samples: float, seed: int) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
+        if self.warm_start and hasattr(self, "module_") and getattr(self, "n_features_in_", None) == n_inputs:
+            return copy.deepcopy(self.module_.get_submodule("features"))
         if isinstance(self.features, nn.Module):
             return copy.deepcopy(self.features).double()
         with torch.random.fork_rng(devices=[]):
@@ -210,7 +232,33 @@ class NetworkEstimator(BaseEstimator, ABC):
 
     def _inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False))
+        return torch.from_numpy(np.require(self._checked(X, reset=False), requirements="W"))
+
+    def _checked(self, X: Any, **settings: Any) -> Any:
+        """Inputs as numbers, with targets where there are any; words and missing values are refused with a recipe."""
+        if (words := columns_of_words(X)) and settings.get("reset", True):
+            raise ValueError(
+                f"X has columns that are not numbers: {', '.join(map(repr, words))}. Make them numbers first: make_pipeline("
+                f"make_column_transformer((OneHotEncoder(handle_unknown='ignore', sparse_output=False), {words}), "
+                f"remainder='passthrough'), {type(self).__name__}())"
+            )
+        try:
+            return validate_data(self, X, dtype=np.float64, **settings)
+        except ValueError as error:
+            if "contains NaN" not in str(error):
+                raise
+            raise ValueError(
+                f"{str(error).splitlines()[0]} {type(self).__name__} takes no missing values: drop those rows, or fill them: "
+                f"make_pipeline(SimpleImputer(add_indicator=True), {type(self).__name__}())"
+            ) from None
+
+    @property
+    def partial_fit(self) -> Any:
+        """Not there: every step needs all samples."""
+        raise AttributeError(
+            f"{type(self).__name__} has no partial_fit: every step needs all samples. Call fit with all of them "
+            "(warm_start=True begins from the last model), or gnvpro.train with arrays on disk where they do not fit"
+        )
 
     def _outputs(self, X: Any) -> tuple[Tensor, Tensor]:
         """What the module computes, and the inputs."""
@@ -224,6 +272,15 @@ class NetworkEstimator(BaseEstimator, ABC):
             return posterior.spread(features_of(self.module_, inputs))
         with torch.no_grad():
             return posterior.spread(self.module_[-2:], self.module_[:-2](inputs))
+
+
+def columns_of_words(X: Any) -> list[str]:
+    """The columns of a DataFrame that hold no numbers."""
+    if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
+        return []
+    return [
+        str(name) for name, kind in zip(X.columns, X.dtypes, strict=True) if getattr(kind, "kind", "O") not in "biufc"
+    ]
 
 
 def usual_width(n_samples: float) -> int:

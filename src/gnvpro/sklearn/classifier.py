@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 from torch import nn
 
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
-from gnvpro.objectives.problem import Problem
-from gnvpro.sklearn.base import Array, NetworkEstimator, Part, trained_point
+from gnvpro.sklearn.base import Array, NetworkEstimator, Part, Trained, trained_point
 from gnvpro.training.penalty_search import is_assembled, joint_posterior
 
 
@@ -26,6 +25,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
     Arguments and attributes are those of `GNvproRegressor`, and
 
     Args:
+        class_weight: a weight for each class, by label; "balanced" makes every class count the same.
         calibrated: whether probabilities take into account what is not known about the head: they move towards each
             other where there were few samples. The most likely class stays nearly always the same.
 
@@ -53,7 +53,9 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 10,
+        class_weight: dict[Any, float] | str | None = None,
         calibrated: bool = False,
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
         memory: float | None = None,
@@ -72,31 +74,37 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
             early_stopping=early_stopping,
             validation_fraction=validation_fraction,
             patience=patience,
+            warm_start=warm_start,
             random_state=random_state,
             verbose=verbose,
             memory=memory,
         )
-        self.calibrated = calibrated
+        self.class_weight, self.calibrated = class_weight, calibrated
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GNvproClassifier:
         """Fit to inputs (samples, features) and labels of any kind (samples,)."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = self._checked(X, y=y)
         check_classification_targets(y)
         X, y, weights = self._check_weights(X, y, sample_weight=sample_weight)
         self.classes_, labels = np.unique(y, return_inverse=True)
+        if self.class_weight is not None:
+            weights = weights * compute_sample_weight(self.class_weight, y)
         n = len(self.classes_)
         if n < 2:
             raise ValueError(f"y must have samples of at least two classes, got one class: {self.classes_[0]!r}")
         self._fit(X, labels, 1 if n == 2 else n, "logistic" if n == 2 else "multinomial", weights, labels)
         return self
 
-    def _learn_posterior(self, problem: Problem, n_samples: float, rest: Part | None) -> None:
+    def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
+        problem = trained.problem
         self._posterior: JointPosterior | HeadPosterior | None = None
         if self.calibrated and problem.network.n_targets == 1 and is_assembled(problem):
             self._posterior = joint_posterior(problem, problem.theta(), problem.W())[1]
         elif self.calibrated:
             point = trained_point(problem)
-            self._posterior = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, n_samples)
+            self._posterior = head_posterior(
+                point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed
+            )
 
     def decision_function(self, X: Any) -> Array:
         """Logits: one per sample for two classes (positive for the second), else one per class."""
