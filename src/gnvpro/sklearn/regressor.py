@@ -117,6 +117,8 @@ def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterio
 def noise_on(rest: Part, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
     """The variance of each target's noise, from samples that the model was not trained on."""
     Z, problem = features_of(trained.model, rest.inputs), trained.problem
-    heads_own = isinstance(posterior, HeadPosterior)
-    spread = posterior.spread(Z) if heads_own else posterior.spread(trained.model, rest.inputs)
+    if isinstance(posterior, HeadPosterior):
+        spread = posterior.spread(Z)
+    else:
+        spread = posterior.spread(trained.model, rest.inputs)
     return held_out_variance(Misfit.mean(problem.loss, rest.targets, rest.weights), Z @ problem.W().T, spread)
