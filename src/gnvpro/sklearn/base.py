@@ -268,10 +268,8 @@ class NetworkEstimator(BaseEstimator, ABC):
 
     def _spread(self, posterior: JointPosterior | HeadPosterior, inputs: Tensor) -> Tensor:
         """How much is not known about the outputs, from a posterior of theta and head or of the head alone."""
-        if isinstance(posterior, HeadPosterior):
-            return posterior.spread(features_of(self.module_, inputs))
         with torch.no_grad():
-            return posterior.spread(self.module_[-2:], self.module_[:-2](inputs))
+            return spread_of(posterior, self.module_[-2:], self.module_[:-2](inputs))
 
 
 def columns_of_words(X: Any) -> list[str]:
@@ -298,6 +296,13 @@ def usual_solver(loss: str, part: Part, model: nn.Module) -> str:
 def trained_point(problem: Problem) -> ReducedPoint:
     """The reduced objective where training ended."""
     return problem.reduced.start(problem.theta(), WarmStart(problem.W()))
+
+
+def spread_of(posterior: JointPosterior | HeadPosterior, model: nn.Module, inputs: Tensor) -> Tensor:
+    """How much is not known about the outputs of a chain of features and head."""
+    if isinstance(posterior, HeadPosterior):
+        return posterior.spread(features_of(model, inputs))
+    return posterior.spread(model, inputs)
 
 
 def features_of(model: Any, inputs: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, held_out_variance, noise_variance
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.misfit import Misfit
-from gnvpro.sklearn.base import NetworkEstimator, Part, Trained, features_of, trained_point
+from gnvpro.sklearn.base import NetworkEstimator, Part, Trained, features_of, spread_of, trained_point
 from gnvpro.training.penalty_search import is_assembled, joint_posterior
 
 
@@ -117,8 +117,5 @@ def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterio
 def noise_on(rest: Part, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
     """The variance of each target's noise, from samples that the model was not trained on."""
     Z, problem = features_of(trained.model, rest.inputs), trained.problem
-    if isinstance(posterior, HeadPosterior):
-        spread = posterior.spread(Z)
-    else:
-        spread = posterior.spread(trained.model, rest.inputs)
+    spread = spread_of(posterior, trained.model, rest.inputs)
     return held_out_variance(Misfit.mean(problem.loss, rest.targets, rest.weights), Z @ problem.W().T, spread)
