@@ -169,6 +169,18 @@ def test_a_network_without_formulas_is_solved_by_autodiff() -> None:
     assert float((u(x) - x.sin() / math.sin(1.0)).detach().abs().max()) < 1e-4
 
 
+def test_conditions_can_be_built_in() -> None:
+    """u = x (1 - x) v + x is 0 at one end and 1 at the other, whatever v is."""
+    v = pde.Field(network(1, [10], seed=0))
+    u = (lambda x: x[:, 0] * (1 - x[:, 0])) * v + (lambda x: x[:, 0])
+    equation = pde.Equation(pde.d(u, 0, 0) - u, LINE.inside(50), 0.0)
+    assert equation.linear
+    pde.solve(v, [equation], seconds=None, iterations=40)
+    x = torch.rand(50, 1, dtype=torch.float64)
+    found = x * (1 - x) * v(x) + x
+    assert float((found - x.sinh() / math.sinh(1.0)).detach().abs().max()) < 1e-8
+
+
 def test_mean_value_instead_of_a_boundary_value() -> None:
     """u' = 1 with integral 0: u = x - 1/2."""
     u = pde.Field(network(1, [6], seed=0))
@@ -331,7 +343,7 @@ def test_the_budget_of_seconds_ends_the_run() -> None:
     ticks = iter(range(1000))
     u, equations = poisson(width=5)
     result = pde.solve(u, equations, seconds=20.0, clock=lambda: float(next(ticks)))
-    assert result.status is gnvpro.Status.WORK_SPENT
+    assert result.status is gnvpro.Status.SECONDS_SPENT
     assert 5 <= len(result.history) <= 15
 
 

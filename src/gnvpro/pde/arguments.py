@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gnvpro.pde.activations import PIECEWISE_LINEAR
+from gnvpro.pde.algebra import Known
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.expressions import Atom
 from gnvpro.pde.field import Field
@@ -73,13 +74,25 @@ def warn_about(equations: Sequence[Equation], system: System) -> list[str]:
             f"no equation fixes the value of {', '.join(f'u[{k}]' for k in singular_outputs(system))}, only derivatives or "
             "differences of it: there is no boundary condition that makes the solution unique. The one of least norm is found"
         )
-    elif len({order_of_equation(e) for e in equations}) == 1 and order_of_equation(equations[0]) > 0:
+    elif (
+        len({order_of_equation(e) for e in equations}) == 1
+        and order_of_equation(equations[0]) > 0
+        and not any(map(_has_function, equations))
+    ):
         said.append(
             "there is no boundary or initial condition: all equations have the same order. The one of least norm is found"
         )
     for text in said:
         warnings.warn(text, UserWarning, stacklevel=3)
     return said
+
+
+def _has_function(equation: Equation) -> bool:
+    """Whether a function of x stands in it: conditions may be built in, as in u = x (1 - x) v."""
+    return any(
+        isinstance(n, Known) and callable(n.value) and not isinstance(n.value, torch.Tensor)
+        for n in equation.expression.walk()
+    )
 
 
 @torch.no_grad()

@@ -95,7 +95,7 @@ class Run:
             if settings.iterations is not None and len(self.journal.history) > settings.iterations:
                 return Status.ITERATIONS_SPENT
             if settings.seconds is not None and self._seconds() >= settings.seconds:
-                return Status.WORK_SPENT
+                return Status.SECONDS_SPENT
             done = self.region.iterate()
             if done is None:
                 if not self.ways.stuck(self.region.point.value):
@@ -229,7 +229,7 @@ class Run:
         self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
         self.checked_misfit, self.before, self.spent = saved["checked_misfit"], saved["before"], saved["seconds"]
         # Budgets may be raised on the way; any other end is final.
-        if self.journal.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT):
+        if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT):
             self.journal.status = Status.RUNNING
 
 

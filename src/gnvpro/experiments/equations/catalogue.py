@@ -86,6 +86,17 @@ EQUATIONS: dict[str, EquationProblem] = {
             axes=("t", "x"),
         ),
         EquationProblem(
+            "convection-plain",
+            "Convection, weights as torch draws them",
+            "sine 64, 3000 + 200 + 200 points",
+            lambda seed: convection(seed, spread=None),
+            60.0,
+            "about 2e-3 (reported for ADAM, L-BFGS and NNCG)",
+            goal=1e-5,
+            relative=True,
+            axes=("t", "x"),
+        ),
+        EquationProblem(
             "burgers",
             "Burgers, viscosity .01/pi",
             "tanh 20-20-20, 1000 + 260 points",
@@ -119,7 +130,7 @@ EQUATIONS: dict[str, EquationProblem] = {
         EquationProblem(
             "l-shape",
             "Poisson on an L, mixed conditions",
-            "tanh 100, 1500 + 350 points",
+            "tanh 60 and two corner functions, 1500 + 350 points",
             l_shape,
             30.0,
             "-",
