@@ -11,6 +11,7 @@ import torch
 import gnvpro
 from gnvpro.methods import adam_vpro
 from gnvpro.methods.protocol import Budget, Start
+from gnvpro.methods.stochastic import random_batches
 from stochastic_cases import network, samples
 
 
@@ -59,7 +60,7 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     method = gnvpro.AdamVPro(lr=1e-3, batch_size=60, batch_head=head, rotate=False)
     theta = problem.theta()
     running = method.begin(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
-    batch = torch.arange(60)
+    (batch,) = random_batches(problem, 60, 0, 0)
     for _ in range(2):  # the first one only learns the coordinates
         value = running._step(batch, 1e-3)
     point = problem.reduced.at(theta)

@@ -73,7 +73,7 @@ def sample_jacobian(run: Callable[[Params, Any], Tensor], params: Params, inputs
     """(numel, m, n) by parameter, from seeds (m, n, n_features)."""
 
     def of_one(sample: Any, own_seeds: Tensor) -> Params:
-        alone = Several(*sample)[None]
+        alone = sample[0][0][None] if isinstance(inputs, Tensor) else Several(*sample)[None]
         pull = torch.func.vjp(lambda p: run(p, alone)[0], params)[1]
         return torch.func.vmap(pull)(own_seeds)[0]
 
