@@ -1,4 +1,4 @@
-"""What `pde.solve` is given, looked at before any work: what cannot work is refused, what may surprise is said."""
+"""What `pde.solve` is given, looked at before any work: what cannot work is refused, what may surprise is a warning."""
 
 from __future__ import annotations
 

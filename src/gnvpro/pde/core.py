@@ -1,6 +1,6 @@
 """Everything that solving equations takes from the rest of the library, in one place.
 
-The loop (`TrustRegion`) and the rule for its damping are those of training; so are records, listeners and checkpoints.
+The loop (`TrustRegion`), the rule for its damping, records, listeners and checkpoints are the same as for training.
 """
 
 from __future__ import annotations

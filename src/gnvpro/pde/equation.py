@@ -2,8 +2,8 @@
 
     F(atoms(x_i), x_i, constants) = values_i                 one row for each point (or for each integral)
 
-The atoms are derivatives of outputs of the field at a site: the equation's own points, those of an `At`, or the nodes of an
-`Integral`, each of which belongs to one row. So the derivative of every row in every atom is one backward pass through F
+The atoms are derivatives of outputs of the field at a site: the equation's own points, the points of an `At`, or the nodes
+of an `Integral`, each of which belongs to one row. So the derivative of every row in every atom is one backward pass through F
 alone, and a row of the linear problem for the head W is
 
     sum over its sites' points q and atoms a   dF/da(q)  D_a [phi, 1](x_q)
@@ -35,7 +35,7 @@ class Equation:
         expression: of the field, as in `-pde.laplacian(u)`.
         points: (n, dimension), or a `pde.points` set; None for an equation of integrals or of `u.at(...)` alone.
         values: a number, a tensor with one entry for each point, or a function of x.
-        weight: of the mean of its squared residuals among those of the other equations; balanced by default.
+        weight: of the mean of its squared residuals in the sum over all equations; balanced by default.
         name: for the history and the report.
 
     Raises:

@@ -133,7 +133,7 @@ class Box:
         return points
 
     def normal(self, points: Tensor) -> Tensor:
-        """The outward normal at points of the boundary, that of the nearest face."""
+        """The outward normal of the face that is nearest to each point."""
         distances = torch.stack([points - self.low, self.high - points], -1) / (self.high - self.low)[:, None]
         nearest = distances.flatten(1).argmin(1)
         normals = torch.zeros_like(points)

@@ -53,7 +53,7 @@ def _allen_cahn_spline() -> RectBivariateSpline:
 
 
 def allen_cahn(points: Tensor) -> Tensor:
-    """The solution at points (t, x), by splines of the fifth degree between those of the grid."""
+    """The solution at points (t, x), by splines of the fifth degree between the points of the grid."""
     return torch.from_numpy(_allen_cahn_spline().ev(*points.numpy().T))
 
 
