@@ -86,6 +86,7 @@ def make_report(
         Path, typer.Argument(help="What gnvpro run or gnvpro train had as --out, or a directory above it.")
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write the page; DIRECTORY/report if not given.")] = None,
+    cover: Annotated[Path | None, typer.Option(help="A PNG file to show on top of the page.")] = None,
 ) -> None:
     """Write a page with figures from the runs saved in a directory."""
     with one_line_errors():
@@ -93,7 +94,7 @@ def make_report(
         from gnvpro.tabular.page import table_sections
 
         more, problems = table_sections(directory)
-        page, others = write_report(directory, out or directory / "report", more)
+        page, others = write_report(directory, out or directory / "report", more, cover)
         problems += others
         for problem in problems:
             typer.echo(f"left out: {problem}", err=True)

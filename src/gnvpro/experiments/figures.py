@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gnvpro.drawing import readable_log_axis, spans_decades
 from gnvpro.experiments import classification_figures as classes
 from gnvpro.experiments import feature_figures as features
 from gnvpro.experiments import surrogate_figures as surrogates
@@ -120,10 +121,12 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
     figure = new_figure(11, 3.4 * len(rows))
     grid = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
     for (field, label, wants_log), axes_row in zip(rows, grid, strict=True):
-        logarithmic = wants_log and decades(runs, field)
+        logarithmic = wants_log and spans_decades(list(extremes(runs, field)))
         for axes, against, unit in zip(axes_row, ("work", "seconds"), ("work units", "seconds"), strict=True):
             curves(axes, runs, field, against)
             axes.set(xlabel=unit, yscale="log" if logarithmic else "linear")
+            if logarithmic:
+                readable_log_axis(axes.yaxis, *extremes(runs, field))
         axes_row[0].set_ylabel(label)
     handles, names = grid[0, 0].get_legend_handles_labels()
     line = need("matplotlib.lines", "plot").Line2D
@@ -159,10 +162,10 @@ def curves(axes: Any, runs: list[SavedRun], field: str, against: str) -> None:
             axes.axvline(position, color="0.4", lw=0.8, ls=(0, (2, 3)))
 
 
-def decades(runs: list[SavedRun], field: str) -> bool:
-    """Whether values differ so much that a logarithmic axis shows them better."""
+def extremes(runs: list[SavedRun], field: str) -> tuple[float, float]:
+    """The smallest and the largest value, of training and validation."""
     values = [v for run in runs for name in (field, f"validation_{field}") for v in run.history[name] if v is not None]
-    return bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+    return (min(values), max(values)) if values else (0.0, 0.0)
 
 
 def refinements(runs: list[SavedRun]) -> list[float]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
+from gnvpro.experiments.comparison import comparison
 from gnvpro.experiments.equations.report import equation_sections
 from gnvpro.experiments.figures import Captioned, figures_of
 from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
@@ -31,10 +32,12 @@ TITLE = "Training with the last layer eliminated"
 INTRO = "Measured runs; where the paper has numbers for the same problem, they stand below ours in grey."
 
 
-def write_report(directory: Path, out: Path, more: Sequence[Titled] = ()) -> tuple[Path, list[str]]:
+def write_report(
+    directory: Path, out: Path, more: Sequence[Titled] = (), cover: Path | None = None
+) -> tuple[Path, list[str]]:
     """Write the page and its figures; returns its path, and a sentence per run or figure that is left out.
 
-    `more` are sections made elsewhere: anchor, title and content of each.
+    `more` are sections made elsewhere: anchor, title and content of each. `cover` is a PNG file to show on top.
     """
     runs, problems = find(directory)
     out.mkdir(parents=True, exist_ok=True)
@@ -49,8 +52,18 @@ def write_report(directory: Path, out: Path, more: Sequence[Titled] = ()) -> tup
     solved, unsolved = equation_sections(directory, out)
     problems += unsolved
     page = own_file(out / "index.html")
-    page.write_text(fill([*sections, *solved, *more], data, problems), encoding="utf-8")
+    first = [] if cover is None else [("cover", "In short", cover_section(cover))]
+    page.write_text(fill([*first, *sections, *solved, *more], data, problems), encoding="utf-8")
     return page, problems
+
+
+def cover_section(path: Path) -> str:
+    """A picture that stands for everything below."""
+    if not path.is_file() or path.read_bytes()[:4] != b"\x89PNG":
+        raise ValueError(f"cover={str(path)!r} is no PNG file; leave it out, or name one")
+    content = base64.b64encode(path.read_bytes()).decode()
+    image = f'<div class="picture"><img src="data:image/png;base64,{content}" alt="the results in one picture"></div>'
+    return f'<section id="cover"><figure>{image}</figure></section>'
 
 
 def saves(captioned: Captioned, experiment: str, out: Path, problems: list[str]) -> bool:
@@ -104,7 +117,7 @@ def section(name: str, runs: list[SavedRun], figures: list[Captioned], out: Path
     return (
         f'<section id="{name}"><h2>{html.escape(experiment.title)}</h2>'
         f"<p>{html.escape(experiment.summary)}. Data: {html.escape(sources(runs))}.</p>"
-        f"{table(name, runs)}{class_table(name, runs)}{plots}{pictures}</section>"
+        f"{table(name, runs)}{remarks(name, runs)}{class_table(name, runs)}{plots}{pictures}</section>"
     )
 
 
@@ -152,6 +165,12 @@ def table(name: str, runs: list[SavedRun]) -> str:
     )
 
 
+def remarks(name: str, runs: list[SavedRun]) -> str:
+    """What must be known before rows of the table are compared."""
+    items = "".join(f"<li>{html.escape(text)}</li>" for text in comparison(name, runs))
+    return f'<div class="notes"><p>Before comparing rows:</p><ul>{items}</ul></div>' if items else ""
+
+
 def class_table(name: str, runs: list[SavedRun]) -> str:
     """Test accuracy of each class, folded away."""
     classes = EXPERIMENTS[name].classes
@@ -179,7 +198,7 @@ def picture(name: str, captioned: Captioned, out: Path) -> str:
     content = base64.b64encode((out / f"{name}-{captioned.name}.png").read_bytes()).decode()
     alt = html.escape(captioned.caption)
     return (
-        f'<figure><img src="data:image/png;base64,{content}" alt="{alt}">'
+        f'<figure><div class="picture"><img src="data:image/png;base64,{content}" alt="{alt}"></div>'
         f"<figcaption>{alt} <small>({name}-{captioned.name}.png, .pdf)</small></figcaption></figure>"
     )
 

@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnvpro.drawing import readable_log_axis
 from gnvpro.experiments.catalogue import SETS
-from gnvpro.experiments.saved import SavedRun
-from gnvpro.experiments.style import new_figure
+from gnvpro.experiments.saved import SavedRun, settings_of
+from gnvpro.experiments.style import colour, new_figure
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GLOBAL_CAPTION = (
-    "Every column is a sample, every row an observable. Left: the observed data and the prediction of each surrogate; right: "
-    "the absolute differences, all on one logarithmic scale. Red lines divide training, validation and test set. "
-    "Of sets with millions of numbers, only every second, third, ... sample is shown."
+    "Left: the observed data, and below it the absolute error of each surrogate on one logarithmic scale; every column is a "
+    "sample, every row an observable; red lines divide training, validation and test set. Right, on top: relative errors of "
+    "all test samples in order, by method. Below: which observables are hard, the mean error on the test set in units of "
+    "the observable's standard deviation; the other methods in grey. Of sets with millions of numbers, only every second, "
+    "third, ... sample is shown."
 )
 LOCAL_CAPTION = (
     "One sample of the training set and one of the validation set, each as two 21 x 21 images: potential differences in "
@@ -30,32 +33,66 @@ def _stacked(run: SavedRun, kind: str) -> np.ndarray:
 
 
 def global_figure(runs: list[SavedRun]) -> Figure:
-    """Outputs and absolute differences of all samples, by method."""
+    """The data, the errors of all samples by method, and where they are: by sample and by observable."""
     logarithmic = runs[0].experiment == "dcr"
     targets = np.abs(_stacked(runs[0], "targets")) if logarithmic else _stacked(runs[0], "targets")
     differences = [np.abs(_stacked(run, "outputs") - _stacked(run, "targets")) for run in runs]
     colors = need("matplotlib.colors", "plot")
     data_norm = _log_norm(colors, [targets]) if logarithmic else colors.Normalize(targets.min(), targets.max())
     error_norm = _log_norm(colors, differences)
-    figure = new_figure(11, 1.6 * (len(runs) + 1) + 0.8)
-    grid = figure.subplots(len(runs) + 1, 2, squeeze=False, sharex=True)
+    figure = new_figure(11, 2.0 * (len(runs) + 1) + 0.8)
+    grid = figure.subplots(len(runs) + 1, 2, squeeze=False)
     data_image = _image(grid[0, 0], targets, data_norm, "cividis", runs[0])
     grid[0, 0].set_title("observed")
-    grid[0, 1].axis("off")
-    error_image = None
-    for (left, right), run, difference in zip(grid[1:], runs, differences, strict=True):
-        outputs = _stacked(run, "outputs")
-        _image(left, np.abs(outputs) if logarithmic else outputs, data_norm, "cividis", run)
-        error_image = _image(right, difference, error_norm, "inferno", run)
-        left.set_title(f"{run.label(runs)}: prediction")
-        right.set_title(f"{run.label(runs)}: absolute difference")
-    for axes in grid[-1]:
-        axes.set_xlabel("sample")
+    by_sample(grid[0, 1], runs)
+    errors = [_by_observable(run) for run in runs]
+    for k, (run, difference) in enumerate(zip(runs, differences, strict=True)):
+        left, right = grid[k + 1]
+        error_image = _image(left, difference, error_norm, "inferno", run)
+        left.set_title(f"{run.label(runs)}: absolute error")
+        by_observable(right, k, errors, run, runs)
     for axes in grid[:, 0]:
         axes.set_ylabel("observable")
-    figure.colorbar(data_image, ax=grid[:, 0], shrink=0.6, label="data" if not logarithmic else "|data|")
-    figure.colorbar(error_image, ax=grid[:, 1], shrink=0.6, label="absolute difference")
+    grid[-1, 0].set_xlabel("sample")
+    grid[-1, 1].set_xlabel("observable")
+    figure.colorbar(data_image, ax=grid[0, 0], label="data" if not logarithmic else "|data|")
+    figure.colorbar(error_image, ax=grid[1:, 0], label="absolute error")
     return figure
+
+
+def by_sample(axes: Any, runs: list[SavedRun]) -> None:
+    """Relative errors of the test samples, in order."""
+    for run in runs:
+        outputs, targets = run.arrays["outputs_test"], run.arrays["targets_test"]
+        norms = np.maximum(np.linalg.norm(targets, axis=1), np.finfo(float).tiny)
+        errors = np.sort(np.linalg.norm(outputs - targets, axis=1) / norms)
+        look = colour(run.method, str(run.config["settings"]), settings_of(runs))
+        axes.plot(
+            np.linspace(0, 100, len(errors)), np.maximum(errors, 1e-16), color=look, lw=1.8, label=run.label(runs)
+        )
+    axes.set(title="relative error of every test sample", xlabel="share of test samples, %", yscale="log")
+    low, high = axes.get_ylim()
+    readable_log_axis(axes.yaxis, low, high)
+    axes.grid(alpha=0.25, lw=0.5)
+    axes.legend(frameon=False, fontsize="small")
+
+
+def _by_observable(run: SavedRun) -> np.ndarray:
+    """Mean absolute error of each observable on the test set, in units of its standard deviation over all samples."""
+    spread = np.maximum(_stacked(run, "targets").std(0), np.finfo(float).tiny)
+    return np.abs(run.arrays["outputs_test"] - run.arrays["targets_test"]).mean(0) / spread
+
+
+def by_observable(axes: Any, k: int, errors: list[np.ndarray], run: SavedRun, runs: list[SavedRun]) -> None:
+    """One method in its colour, the others in grey."""
+    for other in (each for i, each in enumerate(errors) if i != k):
+        axes.plot(np.maximum(other, 1e-16), color="0.8", lw=1.0)
+    look = colour(run.method, str(run.config["settings"]), settings_of(runs))
+    axes.plot(np.maximum(errors[k], 1e-16), color=look, lw=1.6)
+    axes.set(title=f"{run.label(runs)}: error by observable", yscale="log")
+    low, high = axes.get_ylim()
+    readable_log_axis(axes.yaxis, low, high)
+    axes.grid(alpha=0.25, lw=0.5)
 
 
 def _image(axes: Any, values: np.ndarray, norm: Any, cmap: str, run: SavedRun) -> Any:

@@ -95,7 +95,7 @@ def scores_table(metrics: dict[str, Any]) -> str:
     shown = [("<b>gnvpro</b>", {**own, "seconds": metrics["seconds"]})]
     shown += [(html.escape(name), each) for name, each in metrics.get("baselines", {}).items()]
     rows = "".join(
-        f"<tr><th>{name}</th>{''.join(f'<td>{float(each[n]):.4g}</td>' for n in names)}"
+        f"<tr><th>{name}</th>{''.join(f'<td>{float(each[n]):.5g}</td>' for n in names)}"
         f"<td>{float(each['seconds']):.2f}</td></tr>"
         for name, each in shown
     )
@@ -216,4 +216,5 @@ def picture(caption: str, figure: Any) -> str:
     file = BytesIO()
     figure.savefig(file, format="png")
     content, text = base64.b64encode(file.getvalue()).decode(), html.escape(caption)
-    return f'<figure><img src="data:image/png;base64,{content}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+    image = f'<div class="picture"><img class="narrow" src="data:image/png;base64,{content}" alt="{text}"></div>'
+    return f"<figure>{image}<figcaption>{text}</figcaption></figure>"

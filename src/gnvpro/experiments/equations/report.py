@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gnvpro.drawing import readable_log_axis
 from gnvpro.experiments.equations import EQUATIONS, EquationProblem
 from gnvpro.experiments.equations.methods import METHODS
 from gnvpro.experiments.equations.run import SOLUTION
@@ -123,6 +124,11 @@ def convergence(runs: list[SolvedRun]) -> Any:
         style = {"marker": "o", "linestyle": "none"} if run.method == "frozen" else {"linewidth": 1.5}
         axes.plot(run.history[:, 0], run.history[:, 2], color=COLOURS[run.method], label=label, **style)
     axes.set(yscale="log", xlabel="processor seconds", ylabel="error")
+    errors = np.concatenate([run.history[:, 2] for run in runs])
+    errors = errors[np.isfinite(errors) & (errors > 0)]
+    if errors.size:
+        readable_log_axis(axes.yaxis, float(errors.min()), float(errors.max()))
+    axes.grid(alpha=0.25, lw=0.5)
     axes.legend(frameon=False)
     return figure
 
@@ -148,6 +154,6 @@ def _figure(problem: str, name: str, caption: str, figure: Any, out: Path) -> st
     content = base64.b64encode(path.read_bytes()).decode()
     alt = html.escape(caption)
     return (
-        f'<figure><img src="data:image/png;base64,{content}" alt="{alt}">'
+        f'<figure><div class="picture"><img class="narrow" src="data:image/png;base64,{content}" alt="{alt}"></div>'
         f"<figcaption>{alt} <small>({path.name})</small></figcaption></figure>"
     )

@@ -2,7 +2,8 @@
 // Convergence plots: one block an experiment, drawn again from its data whenever a control changes.
 (() => {
   const DATA = JSON.parse(document.getElementById("data").textContent);
-  const W = 540, H = 340, BOX = { left: 66, right: 14, top: 26, bottom: 46 };
+  const W = Math.max(320, Math.min(540, document.documentElement.clientWidth - 60)), H = W < 440 ? 300 : 340;
+  const BOX = { left: 66, right: 14, top: 26, bottom: 46 };
   const NS = "http://www.w3.org/2000/svg";
 
   const svg = (tag, attributes, parent, text) => {
@@ -39,11 +40,11 @@
   const logTicks = (low, high) => {
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
     const every = Math.max(1, Math.ceil((last - first) / 7));
-    const marks = last - first <= 2 ? [1, 2, 5] : [1];
+    const marks = Math.log10(high / low) <= 3.5 ? [1, 2, 5] : [1]; // enough labels on a short axis
     const ticks = [];
     for (let e = first; e <= last; e += every) for (const m of marks) ticks.push(m * 10 ** e);
     const inside = ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
-    return inside.length > 2 ? inside : linearTicks(low, high);
+    return inside.length > 1 ? inside : linearTicks(low, high);
   };
 
   const scaleOf = (low, high, from, to, log) => {
@@ -61,7 +62,7 @@
     const labels = [...new Set(runs.map((run) => run.label))];
     const has = (field) => runs.some((run) => run.curves[field].some((v) => v !== null));
     const state = { x: "work", log: true, parts: new Set(["training", "validation"]), off: new Set() };
-    const panels = [{ field: "loss", title: "loss: objective in training, mean loss in validation", axis: "loss" }];
+    const panels = [{ field: "loss", title: "objective, and loss on the validation set", axis: "loss" }];
     if (has("accuracy")) panels.push({ field: "accuracy", title: "accuracy", axis: "accuracy" });
 
     const controls = make("div", root, "controls");

@@ -1,0 +1,68 @@
+"""Why rows of a report's table may not be comparable: other budgets, other batches, other settings than the paper's."""
+
+from __future__ import annotations
+
+import re
+
+from gnvpro.experiments.numbers import title
+from gnvpro.experiments.paper_numbers import PAPER
+from gnvpro.experiments.saved import SavedRun
+
+OTHER_BUDGET = 1.25  # times the work, from which on a budget is another one
+SMALL_BATCH = 32  # samples; each step then costs mostly its overhead
+
+
+def comparison(name: str, runs: list[SavedRun]) -> list[str]:
+    """A sentence for each reason."""
+    found = [*budgets(runs), *papers_budgets(name, runs), *batches(runs)]
+    if len({str(run.config["settings"]) for run in runs}) > 1:
+        found.append(
+            "Runs with different settings differ in network, penalties or input scaling, not only in the method."
+        )
+    return found
+
+
+def budgets(runs: list[SavedRun]) -> list[str]:
+    """Whether ours had the same work."""
+    work: dict[str, list[float]] = {}
+    for run in runs:
+        work.setdefault(run.method, []).append(float(run.metrics["work"]))
+    largest = {method: max(values) for method, values in work.items()}
+    if len(largest) < 2 or max(largest.values()) <= OTHER_BUDGET * min(largest.values()):
+        return []
+    each = ", ".join(f"{title(method)} {value:.0f}" for method, value in largest.items())
+    return [
+        f"Our runs had different budgets in work units ({each}): compare the curves at equal work, not the last numbers."
+    ]
+
+
+def papers_budgets(name: str, runs: list[SavedRun]) -> list[str]:
+    """Whether the paper's rows had more work than ours."""
+    rows = PAPER.get(name, {})
+    less = []
+    for method in dict.fromkeys(run.method for run in runs):
+        ours = max(float(run.metrics["work"]) for run in runs if run.method == method)
+        theirs = rows[method].work if method in rows else None
+        if theirs is not None and theirs > OTHER_BUDGET * ours:
+            less.append(f"{title(method)} {ours:.0f} of {theirs:g}")
+    return [f"We spent less work than the paper: {', '.join(less)} work units."] if less else []
+
+
+def batches(runs: list[SavedRun]) -> list[str]:
+    """Whether seconds are mostly those of many small steps."""
+    found = []
+    for method in dict.fromkeys(run.method for run in runs):
+        sizes = {batch_size(run) for run in runs if run.method == method} - {None}
+        small = sorted(size for size in sizes if size is not None and size <= SMALL_BATCH)
+        if small:
+            found.append(
+                f"{title(method)} takes batches of {small[0]}, as the paper states: most of its seconds are the overhead of "
+                "many small steps. Larger batches would take fewer seconds per work unit, with other results."
+            )
+    return found
+
+
+def batch_size(run: SavedRun) -> int | None:
+    """From the settings of the method, as they are written."""
+    match = re.search(r"\bbatch_size=(\d+)", str(run.config.get("method_settings", "")))
+    return int(match[1]) if match else None
