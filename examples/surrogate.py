@@ -55,7 +55,7 @@ print(result)
 
 # %%
 def relative_errors(prediction: Tensor) -> Tensor:
-    """|prediction - truth| / |truth|, one a sample of the test set."""
+    """|prediction - truth| / |truth|, one per sample of the test set."""
     return torch.linalg.vector_norm(prediction - test[1], dim=1) / torch.linalg.vector_norm(test[1], dim=1)
 
 

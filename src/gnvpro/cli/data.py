@@ -36,7 +36,7 @@ def data_cdr(
     out: Out = None,
     plot: Plot = False,
 ) -> None:
-    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. By default the shipped set, made anew."""
+    """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. By default the shipped set is simulated again."""
     with one_line_errors():
         from gnvpro.data import cdr, figures
 

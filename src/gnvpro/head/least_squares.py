@@ -48,7 +48,7 @@ class LeastSquares:
 
     Args:
         resolution: relative rounding error of the features; without a penalty, singular values below it count as zero.
-            Default: that of float64.
+            Default: the rounding unit of float64.
     """
 
     resolution: float = field(default=torch.finfo(torch.float64).eps, repr=False)

@@ -10,7 +10,7 @@ history, the validation and the model that is returned; like every reading this 
 are counted as inner seconds. The head's freedom on a batch falls with the learning rate (not for least squares).
 
 The learning rate is found by short trials, which are work, and lowered along a cosine that ends with the budget of work.
-Where an iteration ends in a higher objective than that of the start, or in no number at all, training begins again with a
+Where an iteration ends in a higher objective than it began with, or in no number at all, training begins again with a
 quarter of the rate.
 
 Legend: alpha_1 -> theta_penalty, G -> gradient of the misfit in the outputs, W_b -> BatchFit.W.

@@ -5,7 +5,7 @@
     Dense     exact steps from the whole Gauss-Newton matrix                                      `minimize.dense_model`
 
 A solver is a frozen dataclass of settings. A solver of your own subclasses `ModelSolver` and says how to model the objective
-around a point; the trust-region loop, the work budget, the history and checkpoints are those of the others.
+around a point; the trust-region loop, the work budget, the history and checkpoints are shared with the others.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, like: FeaturesLike) -> Fea
     """The linearisation of all samples from those of its chunks.
 
     Work counts the passes that the method asks for, so it is the same for every budget of memory: to linearise a chunk
-    again, for want of memory, is not among them. What that costs shows in the seconds.
+    again, because memory is short, is not among them. What that costs shows in the seconds.
     """
     samples = over.count(sum(map(len, chunks.inputs)))
     chunks.meter.count(samples)

@@ -15,7 +15,7 @@ class WorkMeter:
     total_samples: int
     sample_passes: int = 0
     inner_seconds: float = 0.0
-    made_again: int = 0  # samples that were linearised once more for want of memory: not work, see `passes`
+    made_again: int = 0  # samples linearised a second time because memory is short: not counted as work, see `passes`
 
     def count(self, samples: int, passes: int = 1) -> None:
         """A number of passes over that many samples."""

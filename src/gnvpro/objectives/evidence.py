@@ -172,7 +172,7 @@ FIRST = 10.0  # penalties to begin with, times the number of samples
 
 
 def first_penalties(misfit: Misfit, n_samples: float) -> Penalties:
-    """Where a search begins; that of theta in the units of the misfit, that of the head without any."""
+    """Where a search begins: theta's penalty in the units of the misfit, the head's without any."""
     alpha = FIRST / n_samples
     if not misfit.identity_hessian:
         return Penalties(alpha, alpha)

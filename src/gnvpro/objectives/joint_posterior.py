@@ -5,7 +5,7 @@ With the joint Gauss-Newton matrix H of (theta, W) (see `gnvpro.objectives.evide
 
     spread  =  g' (n H)^-1 g  =  [ z' (D + a2)^-1 z  +  |L^-1 (J' w - T' (D + a2)^-1 z)|^2 ] / n,          S = L L'
 
-The first term is the head's own (`gnvpro.objectives.posterior`), the second that of theta, the head following. For least
+The first term comes from the head (`gnvpro.objectives.posterior`), the second from theta, with the head following. For least
 squares with any number of targets, and for losses of one output.
 
 Legend: J -> Jacobian of the features, w -> row of the head, T, D -> coupling and head_values, v -> noise, L -> factor.

@@ -112,7 +112,7 @@ class Problem:
         eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
         memory: bytes for passes over samples. Default: an eighth of the machine's memory, or half of what is free if less.
         process_group: of `torch.distributed`, whose processes hold a part of the samples each: inputs, targets and weights
-            are this one's. All of them make the same calls; the model becomes that of rank 0.
+            are this one's. All of them make the same calls; the model of rank 0 is copied to the others.
         same_samples: whether every pass over a loader must have the same samples; stochastic methods do not need that.
 
     Raises:

@@ -33,7 +33,7 @@ CHECK_EVERY = 10  # iterations between two looks at fresh points
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is told."""
+    """Settings of a run."""
 
     seconds: float | None
     seed: int

@@ -22,7 +22,7 @@ from gnvpro.training.penalty_search import is_assembled, joint_posterior
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):
     """Logistic (two classes) or multinomial regression by a network whose head is eliminated.
 
-    Arguments and attributes are those of `GNvproRegressor`, and
+    The same arguments and attributes as `GNvproRegressor`, and
 
     Args:
         class_weight: a weight for each class, by label; "balanced" makes every class count the same.

@@ -5,7 +5,7 @@
 
 The window grows with the work spent: a run that needed 1000 passes may rest for longer than one that needed 50, and where
 Phi falls like a power of the work, the rule asks for the exponent, whatever the units of Phi. Both are asked of the history
-alone, so a resumed run ends where the run never interrupted would have ended. The first record is that of the objective at
+alone, so a resumed run ends where the run never interrupted would have ended. The first record holds the objective at
 hand: another level, or other penalties, make it another one.
 """
 

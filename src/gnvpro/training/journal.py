@@ -1,6 +1,6 @@
 """What a run leaves behind while it goes on: records, what listeners hear, and the checkpoint.
 
-A run tells its journal of every record together with its state. The journal writes a checkpoint when one is due, at most a
+A run hands every record and its state to its journal. The journal writes a checkpoint when one is due, at most a
 twentieth of the time, and on any interruption; then the listeners hear of the record.
 """
 
@@ -40,7 +40,7 @@ class Journal:
         self.history, self.status = History(), Status.RUNNING
         self._file, self._listeners = file, listeners
         self.state: Mapping[str, Any] | None = None  # that a checkpoint would hold
-        self._records = 0  # when it was told
+        self._records = 0  # at the last call
         self._written = Written()
         self._lines: list[bytes] = []  # the records as they are written down, each made once
 

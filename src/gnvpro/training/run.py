@@ -222,7 +222,7 @@ class Run:
 
     @property
     def _ends_by_itself(self) -> bool:
-        """Whether the objective can be seen to settle: not where it is that of random batches, or its penalties change."""
+        """Whether the objective can be seen to settle: not where batches are random, or its penalties change."""
         searching = self.search is not None and not self.search.over
         return self.plan.method.usual_work() == math.inf and not searching
 

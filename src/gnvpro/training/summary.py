@@ -114,7 +114,7 @@ def summary_of(setup: Mapping[str, str], status: Status, records: Sequence[Recor
 
 
 def scores_of(records: Sequence[Record]) -> list[list[str]]:
-    """A row for every score that was recorded; its best value may be that of another model than the last."""
+    """A row for every score that was recorded; the best value may belong to a model before the last."""
     rows = [["", "start", "end", "best"]]
     for field, name, form in SCORES:
         values = [value for record in records if (value := getattr(record, field)) is not None]
