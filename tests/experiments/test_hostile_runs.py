@@ -23,6 +23,9 @@ from small_experiments import make_small
 EVIL = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
 
 
+pytestmark = pytest.mark.slow  # each makes a report
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")

@@ -46,6 +46,7 @@ def train(model, inputs, targets, **arguments):
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "work", "reduction"),
     [

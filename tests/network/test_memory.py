@@ -350,6 +350,7 @@ def peak_of(budget: float, method: str) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the most memory a process has had")
 @pytest.mark.parametrize("method", ["gnvpro", "lbfgs-vpro"])
 def test_the_budget_bounds_the_memory_of_training(method):

@@ -56,6 +56,7 @@ def test_every_chunking_gives_the_same(name: str, full: bool) -> None:
         assert relative(part.gradient, whole.gradient) < 1e-10
 
 
+@pytest.mark.slow
 def test_chunks_follow_from_the_bytes_allowed() -> None:
     case = CASES["least squares, more targets than features"]
     q, seeds = 44, 4

@@ -33,6 +33,7 @@ def command(out, *more):
     return [sys.executable, "-c", "from gnvpro.cli import app; app()", *words]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_line_says_how_to_go_on(tmp_path, number):
     """And the exit status is the customary one."""
