@@ -407,7 +407,9 @@ def test_equations_of_another_field_are_refused() -> None:
     [
         ({"seconds": -1.0}, "seconds must be at least 0"),
         ({"iterations": -1}, "iterations must be at least 0"),
-        ({"head_penalty": -1e-9}, "head_penalty must be a number of at least 0"),
+        ({"head_penalty": -1e-9}, "head_penalty must be at least 0"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"head": "both"}, "head='both' is not known"),
         ({"resume": True}, "resume=True needs checkpoint=PATH"),
     ],
 )

@@ -70,12 +70,6 @@ def test_linear_equations_are_solved_with_the_head_eliminated() -> None:
     assert {record.solver for record in result.history} == {"rows"}
 
 
-def test_an_unknown_way_is_refused() -> None:
-    u, equations = cubic()
-    with pytest.raises(ValueError, match="head must be one of auto, eliminated, together, got 'both'"):
-        pde.solve(u, equations, head="both")
-
-
 def test_the_head_is_eliminated_once_the_objective_is_small() -> None:
     ways = Ways.choose(linear=False, head="auto")
     assert ways.together

@@ -171,8 +171,15 @@ class Compiled:
         if len(counts) > 1:
             raise ValueError(f"all parts of an equation need the same number of rows, got {sorted(counts)}")
         self.rows = counts.pop() if counts else 1
-        for node in expression.walk():  # one integral in an equation of many rows belongs to each of them
-            if isinstance(node, Integral) and self.rows > 1:
+        if self.rows > 1:
+            self._repeat_single_integrals(collected)
+        self._collect(expression, 0 if points is not None else None, [atoms for _, _, atoms in collected])
+        self.sites = tuple(Site(p, r, tuple(sorted(atoms, key=_order))) for p, r, atoms in collected)
+
+    def _repeat_single_integrals(self, collected: list[tuple[Tensor, Tensor | None, set[Key]]]) -> None:
+        """One integral in an equation of many rows belongs to each of them."""
+        for node in self.expression.walk():
+            if isinstance(node, Integral):
                 place = self.places[id(node)]
                 where, own, atoms = collected[place]
                 assert own is not None
@@ -180,8 +187,6 @@ class Compiled:
                     every = torch.arange(self.rows).repeat_interleave(len(where))
                     collected[place] = (where.repeat(self.rows, 1), every, atoms)
                     self.weights[id(node)] = self.weights[id(node)].repeat(self.rows)
-        self._collect(expression, 0 if points is not None else None, [atoms for _, _, atoms in collected])
-        self.sites = tuple(Site(p, r, tuple(sorted(atoms, key=_order))) for p, r, atoms in collected)
 
     @staticmethod
     def _check(points: Tensor, field: Field) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_smooth, warn_about
 from gnvpro.pde.core import Checkpoint, DampedRows, Damping, Journal, Listener, Record, Status, StepReport, TrustRegion
@@ -24,7 +25,7 @@ from gnvpro.pde.objective import EquationPoint, Meter
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.system import System
-from gnvpro.pde.ways import Ways
+from gnvpro.pde.ways import HEADS, Ways
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
@@ -43,6 +44,16 @@ class Settings:
     head: str
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None:
+            check_number("seconds", self.seconds, 0.0)
+        if self.iterations is not None:
+            check_count("iterations", self.iterations, 0)
+        if self.head_penalty is not None:
+            check_number("head_penalty", self.head_penalty, 0.0)
+        check_count("seed", self.seed, 0)
+        check_choice("head", self.head, HEADS)
 
 
 class Run:

@@ -13,14 +13,11 @@ where that has come to be larger than the misfit.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_equations
@@ -29,7 +26,6 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.run import Run, Settings
-from gnvpro.pde.ways import HEADS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,28 +118,16 @@ def solve(
         True
     """
     checked = check_equations(u, equations)
-    if head_penalty is not None and not 0 <= head_penalty < math.inf:
-        raise ValueError(f"head_penalty must be a number of at least 0, got {head_penalty}")
-    if head not in HEADS:
-        raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
-    if seconds is not None and not seconds >= 0:
-        raise ValueError(f"seconds must be at least 0, got {seconds}")
-    if iterations is not None and iterations < 0:
-        raise ValueError(f"iterations must be at least 0, got {iterations}")
-    if resume and checkpoint is None:
-        raise ValueError("resume=True needs checkpoint=PATH to resume from")
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint, every=20)
-    path = None if checkpoint is None else Path(checkpoint.path)
-    before = torch.get_num_threads()
-    watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint=PATH to resume from")
     settings = Settings(seconds, seed, iterations, head_penalty, grow, head, checkpoint, clock)
-    try:
-        run = Run(u, checked, settings, watchers)
-        if resume and path is not None and path.exists():
-            with core.taken_up(path, u, lambda: True):
-                run.resume(path)
-        status = run.run()
-    finally:
-        torch.set_num_threads(before)
+    watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
+    run = Run(u, checked, settings, watchers)
+    path = None if checkpoint is None else Path(checkpoint.path)
+    if resume and path is not None and path.exists():
+        with core.taken_up(path, u, lambda: True):
+            run.resume(path)
+    status = run.run()
     return Result(u, status, run.journal.history, run.residuals(), run.notes)
