@@ -33,6 +33,7 @@ from gnvpro.stochastic.rotated_adam import RotatedAdam
 from gnvpro.training import listeners
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
+from gnvpro.training.inspection import Inspection, inspect
 from gnvpro.training.result import Result
 from gnvpro.training.scores import Metric
 from gnvpro.training.train import train
@@ -61,6 +62,7 @@ __all__ = [
     "HeadFit",
     "History",
     "Hybrid",
+    "Inspection",
     "Krylov",
     "LBFGSvpro",
     "LeastSquares",
@@ -86,6 +88,7 @@ __all__ = [
     "Step",
     "Tikhonov",
     "WarmStart",
+    "inspect",
     "listeners",
     "networks",
     "time_differences",

@@ -91,14 +91,14 @@ def test_a_run_interrupted_after_any_iteration_goes_on_to_the_same_bits(name, tm
         assert_same(interrupted_and_resumed(name, stop, tmp_path / f"{stop}.checkpoint"), expected)
 
 
-@pytest.mark.parametrize(("loss", "cheap"), [("least_squares", "hybrid"), ("multinomial", "krylov")])
-def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_same_bits(
-    tmp_path, monkeypatch, loss, cheap
-):
-    """`auto` takes cheap steps, then exact ones."""
-    monkeypatch.setattr("gnvpro.methods.auto.EXPENSIVE_DIRECTIONS", 1)  # there are few here
-    monkeypatch.setattr("gnvpro.methods.auto.CHEAP_WINDOW", 4)
-    monkeypatch.setattr("gnvpro.methods.auto.MIN_CHEAP_STEPS", 1)
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_same_bits(tmp_path, monkeypatch, loss):
+    """`auto` takes cheap steps and exact ones by turns."""
+    monkeypatch.setattr("gnvpro.methods.auto.FEW_DIRECTIONS", 1)  # there are few here
+    monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 0)
+    monkeypatch.setattr("gnvpro.methods.race.LEAST_WINDOW", 4)
+    monkeypatch.setattr("gnvpro.methods.race.STINT", 3)
+    cheap = "hybrid"
     more = {"work": 400, "iterations": 30, "solver": gnvpro.Auto(max_rank=4), "loss": loss}
     expected = run("gnvpro", **more)
     kinds = [record.solver for record in expected.history]

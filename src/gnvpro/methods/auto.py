@@ -1,40 +1,48 @@
-"""What GNvpro does when no solver is named: cheap steps as long as they pay, then exact ones; the hybrid where there are none.
+"""What GNvpro does when no solver is named: whichever of cheap and exact steps gains more for what is scarce.
 
-An exact step is worth far more than a Krylov step wherever it can be had (on the paper's CDR problem a fifth of the error at
-the same work, and at the same seconds), so it is taken up to a flat limit of about ten seconds per iteration on one core:
+An exact step takes the whole Gauss-Newton matrix; a cheap one is a quasi-Newton step or, for losses other than least squares
+where time is scarce, a step from a Krylov space. Which is better depends on the problem, the machine and how far training is,
+so nothing is assumed: both kinds are tried, and judged by the gain that is seen,
 
-    flops of an iteration    n m q^2 + q^3 / 3          n samples, m rows of the Jacobian per sample, q directions
+    gain  =  log(Phi before / Phi after) / cost           cost: work units where work is limited, else seconds
 
-Only at the beginning it is not. Far from a minimum a quasi-Newton step gains as much as an exact one for a fraction of the
-time. So does, for losses other than least squares and a matrix that is expensive, a step from a Krylov space: on peaks it takes
-half the time, and quasi-Newton steps before it gain nothing. Cheap steps pay while they halve the objective within a number of
-steps, the window, or, when there were fewer, are on the way to. Where work is scarce, rather than time, the window of
-quasi-Newton steps (two passes each) is what one exact step costs.
+    begin     with cheap steps where an exact step costs as much as six of them or more; else all steps are exact
+    cheap  -> exact   when the cheap steps in the time of two exact ones no longer halve Phi; later, when they gain less than
+                      exact steps last did
+    exact  -> cheap   when a stint of exact steps gained less than cheap steps last did
+
+A stint of the kind that gains less is short, and the next one waits until it is a small share of the cost since: trying what
+does not pay costs a tenth or so. What an exact step costs is known before the first one is taken: by the passes, and the
+seconds of the same products with a few rows.
+
+What the clock decided is part of the state, so that a resumed run goes on the same way. `Auto(reproducible=True)` counts
+operations instead of seconds: the same steps on every machine. Where exact steps cannot be had (memory, the eliminator, the
+model), or one would take minutes, all steps are the hybrid's.
+
+Legend: q -> directions, m -> rows of the Jacobian per sample (`Dense.seeds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
-from gnvpro.methods.solvers import Dense, Hybrid, Krylov, count_directions, head_size
-from gnvpro.methods.steps import QuasiNewtonSteps, Steps
-from gnvpro.minimize.status import Status
+from gnvpro.methods.race import Cheap, Costs, Race, exact_flops
+from gnvpro.methods.solvers import Dense, Hybrid, Krylov, count_directions
+from gnvpro.methods.steps import KrylovWithinBudget, QuasiNewtonSteps, Steps
+from gnvpro.minimize.krylov import KrylovModel
 from gnvpro.minimize.step_rules import Bound
-from gnvpro.minimize.trust_region import StepReport
+from gnvpro.minimize.trust_region import Point
+from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
-MAX_DIRECTIONS = 3000
-MAX_FLOPS = 5e11  # per exact iteration
-CHEAP_WINDOW = 30  # quasi-Newton steps that should halve the objective
-MIN_CHEAP_STEPS = 6  # for the work of an exact step; where there are fewer, they are not worth beginning
-KRYLOV_WINDOW = 10  # Krylov steps that should halve the objective
-EXPENSIVE_DIRECTIONS = 100  # from which on a matrix takes longer than a few cheap steps
-ENOUGH = 0.5  # times the objective
+FEW_DIRECTIONS = 100  # whose matrix costs less to make than a few cheap steps: all steps are exact
+MAX_EXACT_FLOPS = 2e12  # of an exact step; beyond, none is tried
+SPACES_AFTER = 60  # quasi-Newton steps before the first Krylov space of more than one dimension
 
 
 @dataclass(frozen=True)
@@ -45,129 +53,91 @@ class Auto:
         max_rank: largest dimension of Krylov spaces; each costs two work units.
         rtol: relative residual at which a Krylov space is large enough.
         dense: settings of its exact steps.
+        reproducible: whether decisions follow from counts of operations, the same on every machine, rather than from seconds.
+            Where the work is limited they always do.
     """
 
     max_rank: int = 20
     rtol: float = 1e-2
     dense: Dense = field(default_factory=Dense)
+    reproducible: bool = False
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
         check_count("Auto: max_rank", self.max_rank, 1)
         check_number("Auto: rtol", self.rtol, 0.0)
+        if not isinstance(self.reproducible, bool):
+            raise TypeError(f"Auto: reproducible must be True or False, got {self.reproducible!r}")
 
     def why_not(self, problem: Problem) -> str | None:
         """Nothing: it takes what can be used."""
         return None
 
     def takes_exact_steps(self, problem: Problem) -> bool:
-        """Whether exact steps can be had, and cost little enough."""
-        q = count_directions(problem)
-        flops = problem.n_samples * self.dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
-        small = 0 < q <= MAX_DIRECTIONS and flops <= MAX_FLOPS and problem.eliminator.inverse_is_exact
-        # what fits into memory may differ from process to process
-        return problem.processes.all(small and self.dense.why_not(problem) is None)
+        """Whether exact steps can be had, and one takes less than a minute or so."""
+        if count_directions(problem) == 0 or not problem.eliminator.inverse_is_exact:
+            return False
+        return exact_flops(self.dense, problem) <= MAX_EXACT_FLOPS and self.dense.why_not(problem) is None
+
+    def first_solver(self, problem: Problem) -> str:
+        """The kind of steps that it begins with on this problem where time is scarce; takes a pass or two to say."""
+        meter = WorkMeter(len(problem.inputs))
+        running = self.begin(problem.with_meter(meter), Start(problem.theta()), Budget(meter, math.inf), None)
+        steps = running.current if isinstance(running, Race) else running
+        assert isinstance(steps, Steps)
+        return steps.name
 
     def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""
         if not self.takes_exact_steps(problem):
             return Hybrid(self.max_rank, self.rtol).begin(problem, start, budget, state)
         # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
-        cheap = None if start.follows_batch else self.cheap_phase(problem, budget)
-        if cheap is None:
+        if start.follows_batch or count_directions(problem) < FEW_DIRECTIONS:
             return self.dense.begin(problem, start, budget, state)
         problem = problem.with_passes(self.dense.pass_plan(problem))
-        running = CheapThenExact(cheap, self.dense, first_point(problem, start, state), budget)
+        costs = Costs(self.dense, self.reproducible, problem, budget)
+        race = Race(self.dense, self.cheap(problem, budget), costs, first_point(problem, start, state), budget, state)
         if state is not None:
-            running.resume(state)
-        return running
+            race.resume(state)
+        return race
 
-    def cheap_phase(self, problem: Problem, budget: Budget) -> CheapPhase | None:
-        """What comes before exact steps; nothing where an exact step costs little more."""
-        with_residuals = self.dense.resolved(problem.misfit.identity_hessian).residual_term
-        by_time = with_residuals or not budget.work_is_scarce
-        if by_time and count_directions(problem) < EXPENSIVE_DIRECTIONS:
-            return None
-        if with_residuals:
+    def cheap(self, problem: Problem, budget: Budget) -> Cheap:
+        """Quasi-Newton steps; Krylov steps where seconds count and the loss is not least squares."""
+        if not (budget.work_is_scarce or problem.misfit.identity_hessian):
             krylov = Krylov(self.max_rank, self.rtol)
-            return CheapPhase(lambda point: krylov.steps(point, None, budget, None), KRYLOV_WINDOW, KRYLOV_WINDOW)
-        window = self.dense.step_passes(*head_size(problem)) // 2 if budget.work_is_scarce else CHEAP_WINDOW
-        if window < MIN_CHEAP_STEPS:
-            return None
-        builder = Krylov(1, self.rtol).builder(budget)
-        return CheapPhase(lambda point: QuasiNewtonSteps("hybrid", point, builder, lambda: False), window)
+            return Cheap(lambda point, bound: krylov.steps(point, bound, budget, None), two_passes=False)
+
+        def quasi_newton(point: ReducedPoint, bound: Bound | None) -> Steps[ReducedPoint]:
+            spaces = LateSpaces(self.max_rank, self.rtol, budget)
+            return QuasiNewtonSteps("hybrid", point, spaces, spaces.pays, bound)
+
+        return Cheap(quasi_newton, two_passes=True)
 
 
-@dataclass(frozen=True)
-class CheapPhase:
-    """Steps to begin with."""
+@dataclass
+class LateSpaces(KrylovWithinBudget):
+    """One dimension to begin with; larger spaces after many quasi-Newton steps."""
 
-    begin: Callable[[ReducedPoint], Steps[ReducedPoint]]
-    window: int  # steps in which they should halve the objective
-    first: int = 1  # steps before anything can be said about them
+    built: int = 0
+    asked: int = 0
 
+    def __call__(self, point: Point) -> KrylovModel:
+        """The local model at a point."""
+        most, self.max_rank = self.max_rank, self.max_rank if self.built else 1
+        model = super().__call__(point)
+        self.max_rank, self.built = most, self.built + 1
+        return model
 
-class CheapThenExact:
-    """Cheap steps as long as they pay, then exact ones."""
-
-    def __init__(self, cheap: CheapPhase, dense: Dense, point: ReducedPoint, budget: Budget) -> None:
-        self.cheap, self.dense, self.budget, self.exact = cheap, dense, budget, False
-        self.current = cheap.begin(point)
-        self.values = [point.value]  # of the cheap steps, as many as matter
-        self._status: Status | None = None
-
-    @property
-    def status(self) -> Status:
-        """Why the loop cannot go on."""
-        return self._status or self.current.status
-
-    @property
-    def point(self) -> ReducedPoint:
-        """The last accepted model."""
-        return self.current.point
-
-    @property
-    def bound(self) -> Bound | None:
-        """Bound for the next batch: the exact solver's, None while still in the cheap phase."""
-        return self.current.bound if self.exact else None
-
-    @property
-    def next_passes(self) -> int:
-        """Passes of the next step, of either kind."""
-        return self.current.next_passes
-
-    def gradient_norm(self) -> float | None:
-        """The norm of the gradient."""
-        return self.current.gradient_norm()
-
-    def iterate(self) -> StepReport | None:
-        """One trial step."""
-        report = self.current.iterate()
-        if report is None and not self.exact:
-            self._change()
-            if self.next_passes > self.budget.passes_left:
-                self._status = Status.WORK_SPENT
-                return None
-            report = self.current.iterate()
-        if not self.exact and not self._pays():
-            self._change()
-        return report
-
-    def _pays(self) -> bool:
-        self.values = [*self.values[-self.cheap.window :], self.point.value]
-        steps = len(self.values) - 1
-        return steps < self.cheap.first or self.values[-1] <= ENOUGH ** (steps / self.cheap.window) * self.values[0]
-
-    def _change(self) -> None:
-        self.exact, self.current = True, self.dense.steps(self.point, None, self.budget, None)
+    def pays(self) -> bool:
+        """Whether it is time for a space."""
+        self.asked += 1
+        return self.asked >= SPACES_AFTER and super().pays()
 
     def state(self) -> State:
-        """The state of the steps at hand."""
-        return {**self.current.state(), "exact": self.exact, "values": self.values}
+        """And how often it was asked."""
+        return {**super().state(), "built": self.built, "asked": self.asked}
 
     def resume(self, state: State) -> None:
-        """Go on with the same kind of steps."""
-        self.exact, self.values = state["exact"], state["values"]
-        if self.exact:
-            self.current = self.dense.steps(self.point, None, self.budget, state)
-        self.current.resume(state)
+        """Take up the counts."""
+        super().resume(state)
+        self.built, self.asked = state["built"], state["asked"]

@@ -259,6 +259,7 @@ class Dense(TrustRegionSolver):
         """The loop with a matrix at every point; the subspace is chosen where the loop began."""
         problem = point.problem
         begun_at = point.theta if state is None else state["begun_at"]
+        fallen = 1.0 if state is None else state["first_damping"]
         penalty = problem.theta_penalty.hessian(begun_at)
         subspace = choose_subspace(problem.network.model, problem.network.parameters, begun_at, penalty)
         settings = self.resolved(problem.misfit.identity_hessian, subspace.count)
@@ -272,6 +273,7 @@ class Dense(TrustRegionSolver):
             budget,
             bound,
             begun_at,
+            fallen,
             scaling=settings.scaling or 0.0,
             geodesic=bool(settings.geodesic),
             damped=settings.step_control == "damping",

@@ -177,6 +177,7 @@ class DenseSteps(Steps[ReducedPoint]):
         budget: Budget,
         bound: Bound | None,
         begun_at: Tensor,
+        first_damping: float = 1.0,
         *,
         scaling: float,
         geodesic: bool,
@@ -191,7 +192,8 @@ class DenseSteps(Steps[ReducedPoint]):
             model = DenseModel(made.matrix, made.subspace.reduce(made.gradient), metric, made.subspace.expand)
             return Geodesic(point, made, model) if geodesic else model
 
-        rule = NielsenRule() if damped else RadiusRule()
+        self.first_damping = first_damping  # times the usual one
+        rule = NielsenRule(first=1e-3 * first_damping) if damped else RadiusRule()
         super().__init__(name, point, point.problem.reduced, build, budget, bound, rule)
 
     @property
@@ -217,4 +219,4 @@ class DenseSteps(Steps[ReducedPoint]):
 
     def state(self) -> State:
         """And where it began."""
-        return {**super().state(), "begun_at": self.begun_at}
+        return {**super().state(), "begun_at": self.begun_at, "first_damping": self.first_damping}

@@ -328,6 +328,10 @@ class Problem:
         """Sums over the holders of samples, from what each has."""
         return self.misfit.over.others if isinstance(self.misfit.over, ChunkedSum) else self.misfit.over
 
+    def with_meter(self, meter: WorkMeter) -> Problem:
+        """The same, its passes counted elsewhere."""
+        return self._with(meter=meter, passes=self.passes)
+
     def with_passes(self, passes: PassPlan) -> Problem:
         """The same with other chunks of samples."""
         return self._with(passes=passes)

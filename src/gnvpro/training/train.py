@@ -27,6 +27,7 @@ from gnvpro.training.agreement import check_settings
 from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.fingerprint import describe, model_parts
 from gnvpro.training.history import Record
+from gnvpro.training.inspection import warn_of_inputs
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listener
 from gnvpro.training.result import Result
@@ -185,6 +186,7 @@ def train(
         processes, {**settings_of(problem, plan), "work": plan.budgets, "iterations": plan.iterations, **given}
     )
     warn_of_modes(model, stacklevel=3)
+    warn_of_inputs(problem, stacklevel=3)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
     with evaluating(model), suitable_threads(entries), processes.noting_failures():
         held_out = None if samples is None else problem.held_out(*samples)

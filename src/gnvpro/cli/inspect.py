@@ -1,0 +1,61 @@
+"""Look at a saved model and arrays before training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gnvpro.cli.app import app, one_line_errors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import nn
+
+
+@app.command("inspect")
+def inspect_model(
+    model: Annotated[
+        Path, typer.Argument(help="A module written by torch.save(model, PATH). Open only what you trust.")
+    ],
+    inputs: Annotated[Path, typer.Argument(help="A .npy file, samples first; or a .npz file with inputs and targets.")],
+    targets: Annotated[Path | None, typer.Argument(help="A .npy file; not with a .npz file.")] = None,
+    loss: Annotated[str, typer.Option(help="least_squares, logistic or multinomial.")] = "least_squares",
+    head: Annotated[str | None, typer.Option(help="The name of the last layer; found by running if not given.")] = None,
+    memory: Annotated[float | None, typer.Option(help="Bytes for passes over the samples.")] = None,
+) -> None:
+    """Print what gnvpro sees in a model and samples, what training would cost, and advice; nothing is trained."""
+    with one_line_errors():
+        import gnvpro
+
+        x, y = arrays(inputs, targets)
+        typer.echo(str(gnvpro.inspect(module(model), x, y, loss=loss, head=head, memory=memory)))
+
+
+def arrays(inputs: Path, targets: Path | None) -> tuple[NDArray, NDArray]:
+    """Inputs and targets from two files, or from one archive."""
+    import numpy as np
+
+    if inputs.suffix == ".npz":
+        with np.load(inputs) as archive:
+            missing = {"inputs", "targets"} - set(archive.files)
+            if missing:
+                raise ValueError(
+                    f"{inputs} holds {', '.join(archive.files)}, but no {' and no '.join(sorted(missing))}"
+                )
+            return archive["inputs"], archive["targets"]
+    if targets is None:
+        raise ValueError("give a file of targets too, or one .npz file with inputs and targets")
+    return np.load(inputs), np.load(targets)
+
+
+def module(path: Path) -> nn.Module:
+    """The model of a file."""
+    import torch
+    from torch import nn
+
+    found = torch.load(path, map_location="cpu", weights_only=False)
+    if not isinstance(found, nn.Module):
+        raise ValueError(f"{path} holds a {type(found).__name__}, not a module; write it by torch.save(model, PATH)")
+    return found

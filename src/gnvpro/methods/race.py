@@ -1,0 +1,315 @@
+"""Cheap and exact steps by turns, judged by what they gain for what they cost: the running part of `auto`.
+
+The rules are in `gnvpro.methods.auto`. A stint is a number of steps of one kind; a trail is what a stint did: cost and Phi
+after every step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from gnvpro.methods.protocol import Budget, State
+from gnvpro.methods.solvers import Dense, count_directions, head_size
+from gnvpro.methods.steps import QuasiNewtonSteps, Steps
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
+from gnvpro.minimize.trust_region import StepReport
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import ReducedPoint
+
+MIN_CHEAP_STEPS = 6  # for the cost of an exact step; where there are fewer, they are not worth beginning
+MAX_EXACT_SECONDS = 60.0  # of one exact step; beyond, none is tried
+STINT = 6  # exact steps before they are judged
+WAIT = 3  # times as long as a stint of exact steps that did not pay, until the next
+HALVED = math.log(2.0)
+LEAST_WINDOW, MOST_WINDOW = 10, 100  # cheap steps that should halve Phi
+PROBE_ROWS = 256
+
+Trail = list[tuple[float, float]]
+
+
+# -- what steps cost
+
+
+def exact_flops(dense: Dense, problem: Problem) -> float:
+    """Of an exact step: n m q^2 + q^3 / 3."""
+    q = count_directions(problem)
+    return len(problem.inputs) * dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
+
+
+class Costs:
+    """What has been spent: work units, seconds, or work units and operations counted like passes."""
+
+    def __init__(self, dense: Dense, reproducible: bool, problem: Problem, budget: Budget) -> None:
+        self.dense, self.problem, self.budget = dense, problem, budget
+        self.kind = "work" if budget.work_is_scarce else "counts" if reproducible else "seconds"
+        self.matrices = 0  # that were made
+        self.gone = 0.0  # before the run was resumed
+        self._begun = self._clock()
+
+    def _clock(self) -> float:
+        if self.kind == "seconds":
+            return time.process_time() if self.problem.inputs.device.type == "cpu" else time.perf_counter()
+        passes = self.budget.meter.work / self.budget.share
+        return passes + (self.matrices * self.squaring if self.kind == "counts" else 0.0)
+
+    def spent(self) -> float:
+        """Since the method began."""
+        return self.gone + self._clock() - self._begun
+
+    @property
+    def squaring(self) -> float:
+        """Passes that have as many operations as squaring the Jacobian."""
+        return exact_flops(self.dense, self.problem) / (4 * len(self.problem.inputs) * self.problem.network.n_theta)
+
+    def of_exact_step(self, of_pass: float) -> float:
+        """What an exact step will cost, at so much for a pass."""
+        passes = self.dense.step_passes(*head_size(self.problem)) * of_pass
+        if self.kind != "seconds":
+            return passes + (self.squaring if self.kind == "counts" else 0.0)
+        return passes + exact_flops(self.dense, self.problem) * self.seconds_per_flop
+
+    @cached_property
+    def seconds_per_flop(self) -> float:
+        """Of squaring a few rows, the quicker of two."""
+        q = count_directions(self.problem)
+        rows = torch.ones(q, PROBE_ROWS, dtype=torch.float64)
+        taken = []
+        for _ in range(2):
+            begun = time.process_time()
+            rows @ rows.T
+            taken.append(time.process_time() - begun)
+        return 0.5 * max(min(taken), 1e-9) / (PROBE_ROWS * q**2)  # one of each symmetric pair of blocks is made
+
+
+# -- the race
+
+
+@dataclass(frozen=True)
+class Cheap:
+    """How cheap steps begin, and whether they take two passes each, as quasi-Newton steps do."""
+
+    begin: Callable[[ReducedPoint, Bound | None], Steps[ReducedPoint]]
+    two_passes: bool
+
+
+@dataclass
+class Kind:
+    """Cheap or exact steps: what they last gained, and where their last stint left them."""
+
+    gain: float | None = None  # log of the reduction of Phi per cost, in their last stint
+    bound: Bound | None = None
+    failed: bool = False  # whether they could not go on
+
+
+class Race:
+    """Cheap and exact steps by turns, mostly those that gain more."""
+
+    def __init__(
+        self, dense: Dense, cheap: Cheap, costs: Costs, point: ReducedPoint, budget: Budget, state: State | None
+    ) -> None:
+        self.dense, self.cheap, self.costs, self.budget = dense, cheap, costs, budget
+        self.kinds = {"cheap": Kind(), "exact": Kind()}
+        self.begun_at, self.first_value = point.theta, point.value
+        self.memory: State | None = None  # what quasi-Newton steps knew when they were left
+        self.trail: Trail = []  # cost and Phi, step by step since the kind changed
+        self.patience = STINT  # exact steps until they are judged
+        self.next_exact = 0.0  # cost before which exact steps are not tried again
+        self._status: Status | None = None
+        if state is not None:
+            self.name = state["kind"]
+            self.current = self._steps(self.name, point, state)
+            return
+        of_pass = self._cost_of_pass(point)
+        self.exact_cost = self.costs.of_exact_step(of_pass)  # as measured, once there were some
+        if self.costs.kind == "seconds" and self.exact_cost > MAX_EXACT_SECONDS:
+            self.kinds["exact"].failed = True
+        worthwhile = self.exact_cost >= MIN_CHEAP_STEPS * 2 * of_pass or not self.cheap.two_passes
+        self.kinds["cheap"].failed = not worthwhile  # never worth a trial either
+        self._enter("cheap" if worthwhile else "exact", point)
+
+    def _cost_of_pass(self, point: ReducedPoint) -> float:
+        """One, or the seconds of the first gradient, which is needed in any case."""
+        if self.costs.kind != "seconds":
+            return 1.0
+        before = self.costs.spent()
+        point.gradient()
+        return max(self.costs.spent() - before, 1e-6)
+
+    # -- what others see
+
+    @property
+    def status(self) -> Status:
+        """Why the loop cannot go on."""
+        return self._status or self.current.status
+
+    @property
+    def point(self) -> ReducedPoint:
+        """The last accepted model."""
+        return self.current.point
+
+    @property
+    def bound(self) -> Bound | None:
+        """For the next batch: that of exact steps, None while there were none."""
+        return self.current.bound if self.name == "exact" else self.kinds["exact"].bound
+
+    @property
+    def next_passes(self) -> int:
+        """Passes of the next step, of either kind."""
+        return self.current.next_passes
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient."""
+        return self.current.gradient_norm()
+
+    def iterate(self) -> StepReport | None:
+        """One trial step, and the decision about the next."""
+        report = self._iterate()
+        if report is None:
+            self.kinds[self.name].failed = True
+            other = self._other
+            if self.kinds[other].failed or not self._affords(other):
+                return None
+            self._enter(other, self.point)
+            report = self._iterate()
+        if report is not None:
+            self.trail = [*self.trail, (self.costs.spent(), self.point.value)]
+            self._decide()
+        return report
+
+    def _iterate(self) -> StepReport | None:
+        before = self.current.region.model is None
+        report = self.current.iterate()
+        self.costs.matrices += self.name == "exact" and before
+        return report
+
+    # -- decisions
+
+    @property
+    def _other(self) -> str:
+        return "exact" if self.name == "cheap" else "cheap"
+
+    def _affords(self, name: str) -> bool:
+        """Whether work and seconds last for steps of this kind."""
+        if name == "cheap":
+            return self.budget.passes_left >= Steps.least_passes
+        passes = self.dense.step_passes(*head_size(self.point.problem))
+        seconds = 2 * self.exact_cost if self.costs.kind == "seconds" else 0.0
+        return self.budget.passes_left >= passes and self.budget.seconds_left > seconds
+
+    def _decide(self) -> None:
+        """Change to the other kind where this one has been seen to gain less."""
+        change = self._exact_pays() if self.name == "cheap" else self._exact_is_slow()
+        if change and not self.kinds[self._other].failed and self._affords(self._other):
+            self._enter(self._other, self.point)
+
+    def _exact_pays(self) -> bool:
+        """Asked while steps are cheap."""
+        cost, steps = self.trail[-1][0] - self.trail[0][0], len(self.trail) - 1
+        each = cost / steps
+        if self.kinds["exact"].gain is None:
+            if self.cheap.two_passes:
+                self.exact_cost = self.costs.of_exact_step(each / 2)
+            first = 1 if self.cheap.two_passes else LEAST_WINDOW
+            window = min(max(round(2 * self.exact_cost / max(each, 1e-9)), LEAST_WINDOW), MOST_WINDOW)
+            recent = self.trail[-window - 1 :]
+            return steps >= first and gained(recent) < HALVED * (len(recent) - 1) / window
+        if cost < self.exact_cost or steps < 3:
+            return False
+        recent = self._last(self.exact_cost)
+        gain = gained(recent) / (recent[-1][0] - recent[0][0])
+        self.kinds["cheap"].gain = gain
+        if self.next_exact == 0.0 and gain >= self.kinds["exact"].gain:  # tried once more, they are the better kind
+            self.next_exact = self.costs.spent() + WAIT * self.patience * self.exact_cost
+        return gain < self.kinds["exact"].gain and self.costs.spent() >= self.next_exact
+
+    def _exact_is_slow(self) -> bool:
+        """Asked while steps are exact, after every stint."""
+        if len(self.trail) <= self.patience:
+            return False
+        half = self.trail[-(self.patience // 2) - 1 :]  # the first of them only find the damping
+        cost = half[-1][0] - half[0][0]
+        kind, cheap = self.kinds["exact"], self.kinds["cheap"].gain
+        kind.gain = gained(half) / max(cost, 1e-12)
+        self.exact_cost = cost / (len(half) - 1)
+        self.trail = self.trail[-1:]
+        slow = cheap is not None and kind.gain < cheap
+        self.patience *= 2 if slow else 1
+        return slow
+
+    def _last(self, cost: float) -> Trail:
+        """The end of the trail that took so much."""
+        end = self.trail[-1][0]
+        first = max((k for k, (spent, _) in enumerate(self.trail) if end - spent >= cost), default=0)
+        return self.trail[first:]
+
+    # -- the two kinds
+
+    def _enter(self, name: str, point: ReducedPoint) -> None:
+        if hasattr(self, "current"):
+            self._leave()
+        self.name = name
+        self.current = self._steps(name, point, None)
+        self.trail = [(self.costs.spent(), point.value)]
+
+    def _leave(self) -> None:
+        """Remember what the other stint of this kind needs."""
+        kind = self.kinds[self.name]
+        kind.bound = self.current.bound
+        if isinstance(self.current, QuasiNewtonSteps):
+            known = self.current.quasi_newton.state()
+            self.memory = {**known, "before_x": None, "steps": max(1, known["steps"])}
+        if self.name == "cheap" and len(self.trail) > 1:
+            kind.gain = gained(self._last(self.exact_cost)) / max(
+                self.trail[-1][0] - self._last(self.exact_cost)[0][0], 1e-12
+            )
+            self.next_exact = 0.0
+
+    def _steps(self, name: str, point: ReducedPoint, state: State | None) -> Steps[ReducedPoint]:
+        if name == "exact":
+            # The damping that suits exact steps falls with Phi, from where training began.
+            fallen = min(1.0, point.value / self.first_value) if self.first_value > 0 else 1.0
+            begun = {"begun_at": self.begun_at, "first_damping": fallen} if state is None else state
+            return self.dense.steps(point, self.kinds["exact"].bound, self.budget, begun)
+        steps = self.cheap.begin(point, self.kinds["cheap"].bound)
+        if state is None and self.memory is not None and isinstance(steps, QuasiNewtonSteps):
+            steps.quasi_newton.resume(self.memory)
+        return steps
+
+    # -- checkpoints
+
+    def state(self) -> State:
+        """The state of the steps at hand, and all that was measured and decided."""
+        return {
+            **self.current.state(),
+            "begun_at": self.begun_at,
+            "first_value": self.first_value,
+            "kind": self.name,
+            "kinds": {n: [k.gain, saved_bound(k.bound), k.failed] for n, k in self.kinds.items()},
+            "memory": self.memory,
+            "trail": self.trail,
+            "numbers": [self.exact_cost, self.patience, self.next_exact],
+            "costs": [self.costs.spent(), self.costs.matrices],
+        }
+
+    def resume(self, state: State) -> None:
+        """Go on with the same kind of steps."""
+        for name, (gain, bound, failed) in state["kinds"].items():
+            self.kinds[name] = Kind(gain, loaded_bound(bound), failed)
+        self.memory, self.trail = state["memory"], [tuple(pair) for pair in state["trail"]]
+        self.exact_cost, self.patience, self.next_exact = state["numbers"]
+        self.costs.gone, self.costs.matrices = state["costs"]
+        self.begun_at, self.first_value = state["begun_at"], state["first_value"]
+        self.current.resume(state)
+
+
+def gained(trail: Trail) -> float:
+    """The logarithm of the reduction of Phi along a trail."""
+    before, after = trail[0][1], trail[-1][1]
+    return math.log(before / after) if after > 0 else (before - after) / max(abs(before), 1e-300)

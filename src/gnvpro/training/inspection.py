@@ -1,0 +1,292 @@
+"""Look before training: what was found in a model and its samples, and what would better be changed.
+
+    inputs      scale of every column, conditioning
+    features    at the theta at hand: scale, conditioning, those that are dead or double
+    costs       seconds of a pass, measured; memory; the solver that `auto` begins with
+
+Conditioning is that of the columns with their means removed, each scaled to a standard deviation of one: what scaling alone
+cannot mend. It is looked at on at most 5000 samples.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.head.eliminator import WarmStart
+from gnvpro.methods.auto import Auto
+from gnvpro.methods.gnvpro import why_no_products
+from gnvpro.network.evaluation import evaluating
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.problem.losses import Loss
+from gnvpro.samples.several import Streamed, entries_per_sample, tensors_of
+
+SAMPLES = 5000  # that are looked at
+UNEVEN = 30.0  # times: between the scales of two columns, or a mean over its standard deviation
+SMALL, LARGE = 0.03, 30.0  # standard deviations of inputs that leave tanh linear, or saturate it
+DEPENDENT = 1e7  # condition number
+SAME = 1e-9  # relative deviation below which a column is constant, and two are the same
+SINGLE_PRECISION_LIMIT = 100_000  # parameters up to which double precision costs little
+WARNED = 1e4  # UNEVEN that `train` warns of
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a matrix, rows being samples."""
+
+    mean: Tensor
+    std: Tensor
+    condition: float  # of the columns, centred and scaled
+    constant: tuple[int, ...]
+    double: tuple[tuple[int, int], ...]  # pairs that differ by a factor and a shift only
+
+    @staticmethod
+    def of(values: Tensor) -> Columns:
+        """Of at most so many samples."""
+        X = values[:SAMPLES].detach().to(torch.float64)
+        mean, std = X.mean(0), X.std(0, unbiased=False)
+        constant = std <= SAME * (X.abs().amax(0) + 1e-300)
+        alive = (~constant).nonzero()[:, 0]
+        if not len(alive):
+            return Columns(mean, std, 1.0, tuple(range(X.shape[1])), ())
+        scaled = (X[:, alive] - mean[alive]) / std[alive]
+        singular = torch.linalg.svdvals(scaled)
+        condition = float(singular[0] / singular[-1]) if len(X) > len(alive) and singular[-1] > 0 else float("inf")
+        together = (scaled.T @ scaled / len(X)).abs().triu(1) > 1 - SAME
+        double = tuple((int(alive[i]), int(alive[j])) for i, j in together.nonzero().tolist())
+        return Columns(mean, std, condition, tuple(constant.nonzero()[:, 0].tolist()), double)
+
+    def uneven(self, factor: float) -> tuple[int, ...]:
+        """Columns far from the others in scale, or far from zero for what they vary."""
+        varies = torch.ones_like(self.std, dtype=torch.bool)
+        varies[list(self.constant)] = False
+        if not varies.any():
+            return ()
+        middle = self.std[varies].median()
+        off = (self.std > factor * middle) | (self.std * factor < middle) | (self.mean.abs() > factor * self.std)
+        return tuple((off & varies).nonzero()[:, 0].tolist())
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `gnvpro.inspect` found; printed, it is a page of text."""
+
+    head: str  # the name of the last layer, found by running the model
+    samples: int
+    n_inputs: int  # numbers per sample
+    n_features: int
+    n_targets: int
+    n_theta: int  # parameters before the head
+    dtype: torch.dtype
+    inputs: Columns | None  # where samples are vectors
+    features: Columns
+    memory: float  # bytes of the budget
+    memory_of_pass: float  # bytes that the derivatives of one forward pass need
+    solver: str  # that `auto` begins with
+    seconds_per_pass: float
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        single = str(self.dtype).removeprefix("torch.")
+        lines = [
+            f"head         {self.head!r}: {self.n_features} features -> {self.n_targets} outputs",
+            f"network      {self.n_theta} parameters before the head, {single}",
+            f"samples      {self.samples}, of {self.n_inputs} numbers each",
+        ]
+        if self.inputs is not None:
+            lines.append(f"inputs       {_scales(self.inputs)}")
+        lines += [
+            f"features     {_scales(self.features)}",
+            f"memory       {_bytes(self.memory_of_pass)} for a forward pass, of {_bytes(self.memory)}",
+            f"time         {1e3 * self.seconds_per_pass:.3g} ms per pass, measured",
+            f"solver       auto begins with {self.solver!r} steps",
+        ]
+        told = [f"- {sentence}" for sentence in self.advice] or ["Nothing to advise."]
+        return "\n".join([*lines, "", *told])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _scales(columns: Columns) -> str:
+    low, high = float(columns.std.min()), float(columns.std.max())
+    dead = f", {len(columns.constant)} constant" if columns.constant else ""
+    double = f", {len(columns.double)} pairs alike" if columns.double else ""
+    return f"standard deviations {low:.3g} to {high:.3g}, condition {columns.condition:.2g}{dead}{double}"
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e9:.2g} GB" if count >= 1e9 else f"{count / 1e6:.2g} MB"
+
+
+def inspect(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    *,
+    loss: str | Loss,
+    sample_weight: Any = None,
+    head: str | None = None,
+    memory: float | None = None,
+) -> Inspection:
+    """Look at a model and samples before training; nothing is changed.
+
+    Args:
+        model, inputs, targets, loss, sample_weight: as for `gnvpro.train`.
+        head, memory: as for `gnvpro.Method`.
+
+    Returns:
+        What was found, with advice in sentences; print it.
+
+    Raises:
+        ValueError, TypeError: an argument cannot be used, as in `gnvpro.train`.
+
+    >>> import gnvpro
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.rand(50, 2, dtype=torch.float64) * torch.tensor([1.0, 1000.0])
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    >>> found = gnvpro.inspect(model, x, x[:, :1], loss="least_squares")
+    >>> found.head, found.n_features, found.inputs.uneven(30.0)
+    ('2', 4, (1,))
+    """
+    problem = Problem(
+        model, inputs, targets, loss=loss, sample_weight=sample_weight, head=head, memory=memory
+    )  # fmt: skip
+    network = problem.network
+    with evaluating(network.model):
+        point, seconds = timed_point(problem)
+        features = Columns.of(point.Z[:, : network.n_features])
+        solver = Auto().first_solver(problem) if why_no_products("gnvpro", problem) is None else "none"
+    found = Inspection(
+        head=network.location.head_name or "the model itself",
+        samples=len(problem.inputs),
+        n_inputs=entries_per_sample(problem.inputs),
+        n_features=network.n_features,
+        n_targets=network.n_targets,
+        n_theta=network.n_theta,
+        dtype=network.dtype,
+        inputs=_columns_of_inputs(problem),
+        features=features,
+        memory=problem.memory,
+        memory_of_pass=network.measured(problem.inputs).held * len(problem.inputs),
+        solver=solver,
+        seconds_per_pass=seconds,
+        advice=(),
+    )
+    return Inspection(**{**vars(found), "advice": tuple(advise(found, problem))})
+
+
+def timed_point(problem: Problem) -> tuple[ReducedPoint, float]:
+    """The reduced objective and its gradient at the theta at hand, and the seconds of a pass: the quicker of two, if quick.
+
+    Eliminating the head is not counted.
+    """
+    taken: list[float] = []
+    while not taken or (len(taken) < 2 and taken[0] < 1.0):
+        begun, inner = time.perf_counter(), problem.meter.inner_seconds
+        point = problem.reduced.start(problem.theta(), WarmStart(problem.W()))
+        point.gradient()
+        taken.append((time.perf_counter() - begun - (problem.meter.inner_seconds - inner)) / 2)
+    return point, min(taken)
+
+
+def advise(found: Inspection, problem: Problem) -> list[str]:
+    """Sentences."""
+    return [*_about_inputs(found), *_about_features(found), *_about_sizes(found, problem)]
+
+
+def _about_inputs(found: Inspection) -> list[str]:
+    told: list[str] = []
+    columns = found.inputs
+    if columns is None:
+        return told
+    if columns.constant:
+        told.append(f"Input columns {_listed(columns.constant)} are the same for every sample: leave them out.")
+    if uneven := columns.uneven(UNEVEN):
+        told.append(
+            f"Standardise the inputs, (x - mean) / std: columns {_listed(uneven)} are far from the others in scale, or "
+            "far from zero for how little they vary."
+        )
+    elif not SMALL < float(columns.std.max()) < LARGE:
+        told.append(
+            f"Scale the inputs: standard deviations of {float(columns.std.max()):.2g} leave activations such as tanh "
+            f"{'linear' if float(columns.std.max()) <= SMALL else 'saturated'} where training begins."
+        )
+    if columns.double:
+        told.append(f"Input columns {columns.double[0][0]} and {columns.double[0][1]} say the same: leave one out.")
+    return told
+
+
+def _about_features(found: Inspection) -> list[str]:
+    told, columns = [], found.features
+    if len(columns.constant) == found.n_features:
+        told.append(
+            "Every feature is the same for every sample: the network is dead at this start. Draw other weights."
+        )
+    elif columns.constant:
+        told.append(
+            f"Features {_listed(columns.constant)} are the same for every sample; they learn slowly or never. Draw other "
+            "weights, or scale the inputs."
+        )
+    if columns.double:
+        told.append(f"Features {columns.double[0][0]} and {columns.double[0][1]} are alike: were weights drawn twice?")
+    elif columns.condition > DEPENDENT:
+        told.append(
+            f"The features depend on each other (condition {columns.condition:.1g}); a larger head_penalty, or fewer features, "
+            "keep the head small."
+        )
+    return told
+
+
+def _about_sizes(found: Inspection, problem: Problem) -> list[str]:
+    told = []
+    if found.dtype is not torch.float64 and found.n_theta <= SINGLE_PRECISION_LIMIT:
+        told.append("Use float64, model.double(): for a network of this size it costs little and finds lower minima.")
+    numbers = found.samples * found.n_targets
+    fitted = found.n_theta + found.n_targets * (found.n_features + problem.network.bias)
+    if fitted > numbers:
+        told.append(
+            f"There are {fitted} parameters and {numbers} numbers to fit: give validation=(inputs, targets) with "
+            'keep="best", and larger penalties.'
+        )
+    if found.memory_of_pass > found.memory:
+        told.append(
+            f"A forward pass takes {_bytes(found.memory_of_pass)}, more than the budget of {_bytes(found.memory)}: part of it "
+            "is computed again at every pass. Give more memory=, or batches."
+        )
+    if found.solver == "none":
+        told.append("Products with the Jacobian cannot be had for this model: use method='lbfgs-vpro' or 'adam'.")
+    return told
+
+
+def _listed(columns: tuple[int, ...]) -> str:
+    few = ", ".join(map(str, columns[:8]))
+    return few if len(columns) <= 8 else f"{few} and {len(columns) - 8} more"
+
+
+def warn_of_inputs(problem: Problem, stacklevel: int) -> None:
+    """What will surely hurt: columns whose scales differ by a factor of ten thousand."""
+    columns = _columns_of_inputs(problem)
+    if columns is not None and (uneven := columns.uneven(WARNED)):
+        warnings.warn(
+            f"inputs: columns {_listed(uneven)} differ from the others in scale, or from zero for what they vary, by a factor "
+            f"of {WARNED:g} or more; training will hardly see the small ones. Standardise them, (x - mean) / std; "
+            "gnvpro.inspect tells more",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _columns_of_inputs(problem: Problem) -> Columns | None:
+    """Where samples are vectors of real numbers that are held."""
+    if isinstance(problem.inputs, Streamed):
+        return None
+    tensors = tensors_of(problem.inputs)
+    plain = len(tensors) == 1 and tensors[0].ndim == 2 and tensors[0].is_floating_point()
+    return Columns.of(tensors[0]) if plain and len(tensors[0]) > 1 else None

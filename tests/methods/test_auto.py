@@ -1,0 +1,233 @@
+"""`auto`: which steps it takes, by what it sees of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gnvpro
+from checks import F64
+from gnvpro.methods import race as racing
+from gnvpro.methods.protocol import Budget, Start
+from gnvpro.methods.race import Cheap, Race
+from gnvpro.methods.steps import QuasiNewtonSteps
+from gnvpro.minimize.trust_region import StepReport
+from gnvpro.network.work import WorkMeter
+from gnvpro.networks import NeuralODE
+
+INPUTS = torch.rand(150, 3, generator=torch.Generator().manual_seed(5), dtype=F64) * 4 - 2
+LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2].sin()).long() + (INPUTS.square().sum(1) > 4).long()
+REAL = torch.sin(INPUTS.sum(1, keepdim=True)) * INPUTS[:, :2]
+
+
+def trained(loss: str = "multinomial", solver: gnvpro.Auto | None = None, **more: Any) -> gnvpro.Result:
+    torch.manual_seed(3)
+    classify = loss == "multinomial"
+    model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
+    settings = {"loss": loss, "head_penalty": 1e-4, "theta_penalty": 1e-4, **more}
+    method = settings.pop("method", gnvpro.GNvpro(solver=solver or gnvpro.Auto()))
+    return gnvpro.train(model, INPUTS, LABELS if classify else REAL, method=method, **settings)
+
+
+def kinds(records: Any) -> list[str]:
+    """The solvers that made the steps, one after the other."""
+    return [kind for kind, _ in itertools.groupby(record.solver for record in records if record.solver)]
+
+
+@pytest.fixture
+def raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cheap steps are tried, though the matrices are small here."""
+    monkeypatch.setattr("gnvpro.methods.auto.FEW_DIRECTIONS", 1)
+    monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 0)
+
+
+# -- what is taken
+
+
+def test_a_small_matrix_is_made_at_every_step() -> None:
+    assert kinds(trained(work=60).history) == ["dense"]
+    assert kinds(trained("least_squares", iterations=5).history) == ["dense"]
+
+
+def test_by_work_nothing_but_exact_steps_where_they_cost_little_more_than_cheap_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two rows, a trial and a probe: four passes, two quasi-Newton steps."""
+    monkeypatch.setattr("gnvpro.methods.auto.FEW_DIRECTIONS", 1)
+    assert kinds(trained("least_squares", work=200).history) == ["dense"]
+
+
+@pytest.mark.usefixtures("raced")
+@pytest.mark.parametrize(
+    ("loss", "budget", "first"),
+    [
+        ("least_squares", {"work": 120}, "hybrid"),
+        ("multinomial", {"work": 120}, "hybrid"),
+        ("least_squares", {"iterations": 40}, "hybrid"),
+        ("multinomial", {"iterations": 40}, "krylov"),
+    ],
+)
+def test_begins_with_cheap_steps_and_takes_exact_ones(loss: str, budget: dict[str, Any], first: str) -> None:
+    taken = kinds(trained(loss, **budget).history)
+    assert taken[0] == first
+    assert "dense" in taken
+
+
+@pytest.mark.usefixtures("raced")
+def test_gives_its_settings_to_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnvpro.methods.race.LEAST_WINDOW", 2)
+    solver = gnvpro.Auto(max_rank=2, rtol=0.0, dense=gnvpro.Dense(step_control="damping"))
+    history = trained(solver=solver, iterations=30).history[1:]
+    assert {r.rank for r in history if r.solver == "krylov"} == {2}
+    exact = [r for r in history if r.solver == "dense"]
+    assert exact
+    assert all(r.damping is not None and r.radius is None for r in exact)
+
+
+@pytest.mark.usefixtures("raced")
+def test_exact_steps_follow_where_cheap_ones_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuasiNewtonSteps, "iterate", lambda self: None)
+    assert kinds(trained("least_squares", work=40).history) == ["dense"]
+
+
+@pytest.mark.usefixtures("raced")
+@pytest.mark.parametrize("work", [2, 3, 4, 5, 9, 23, 50])
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_stays_within_the_budget(loss: str, work: float) -> None:
+    assert trained(loss, work=work).work <= work
+
+
+@pytest.mark.usefixtures("raced")
+def test_later_batches_begin_with_exact_steps_and_levels_with_cheap_ones() -> None:
+    method = gnvpro.GNvpro(batches=gnvpro.Batches(len(INPUTS) // 2, iterations=3))
+    history = trained("least_squares", work=100, method=method).history
+    for batch, expected in (((0, 0), "hybrid"), ((0, 1), "dense"), ((1, 0), "dense")):
+        assert next(r.solver for r in history if (r.sweep, r.batch) == batch and r.solver) == expected
+    history = trained("least_squares", work=[60, 60], method=gnvpro.GNvpro(levels=2)).history
+    for level in (0, 1):
+        assert next(r.solver for r in history if r.level == level and r.solver) == "hybrid"
+
+
+def test_the_hybrid_where_exact_steps_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = gnvpro.GNvpro(solver=gnvpro.Auto(max_rank=10), memory=1e5)
+    assert kinds(trained(work=60, method=method).history) == ["hybrid"]
+    monkeypatch.setattr("gnvpro.methods.auto.MAX_EXACT_FLOPS", 1e5)
+    assert kinds(trained(solver=gnvpro.Auto(max_rank=10), work=60).history) == ["hybrid"]
+
+
+@pytest.mark.usefixtures("raced")
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_by_counts_two_runs_are_the_same_and_the_clock_is_not_looked_at(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = gnvpro.Auto(reproducible=True)
+    first = trained(loss, solver, iterations=25).history
+    monkeypatch.setattr(racing.time, "process_time", lambda: pytest.fail("the clock was looked at"))
+    assert trained(loss, solver, iterations=25).history.column("loss") == first.column("loss")
+    assert len(set(first.column("solver"))) > 2  # none at the start, and two kinds
+
+
+@pytest.mark.usefixtures("raced")
+def test_what_the_clock_decided_is_taken_up_again() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 2)).double()
+    problem = gnvpro.Problem(model, INPUTS, REAL, loss="least_squares")
+    budget = Budget(WorkMeter(len(INPUTS)), math.inf)
+    running = gnvpro.Auto().begin(problem, Start(problem.theta()), budget, None)
+    assert isinstance(running, Race)
+    while running.name == "cheap":
+        assert running.iterate()
+    state = running.state()
+    again = gnvpro.Auto().begin(problem, Start(problem.theta()), budget, state)
+    assert isinstance(again, Race)
+    assert (again.name, again.trail, again.patience) == (running.name, running.trail, running.patience)
+    assert again.costs.spent() >= running.trail[-1][0]
+    assert again.kinds == running.kinds
+    assert again.exact_cost == running.exact_cost
+    assert torch.equal(again.point.theta, running.point.theta)
+
+
+# -- how it decides
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+
+@dataclass
+class FakeCosts:
+    """A clock that the steps themselves move."""
+
+    clock: Clock
+    exact: float
+    kind: str = "counts"
+    matrices: int = 0
+
+    def spent(self) -> float:
+        return self.clock.now
+
+    def of_exact_step(self, of_pass: float) -> float:
+        return self.exact
+
+
+class FakeSteps:
+    """Steps of one kind: what each costs, and how much of Phi it takes off, as a function of Phi."""
+
+    next_passes, status, bound = 1, None, None
+
+    def __init__(self, clock: Clock, cost: float, gain: Callable[[float], float], point: Any) -> None:
+        self.clock, self.cost, self.gain, self.point = clock, cost, gain, point
+        self.region = SimpleNamespace(model=None)
+
+    def iterate(self) -> StepReport:
+        self.clock.now += self.cost
+        self.point = SimpleNamespace(
+            value=self.point.value * math.exp(-self.gain(self.point.value)), theta=None, problem=None
+        )
+        return StepReport(True)
+
+
+Gain = Callable[[float], float]
+KINDS: dict[str, tuple[Gain, Gain]] = {  # log of the reduction by a cheap step (cost 2) and by an exact one (cost 20)
+    "exact from the start": (lambda phi: 0.02, lambda phi: 0.8),
+    "cheap to the end": (lambda phi: 0.08, lambda phi: 0.2),
+    "cheap first, then exact": (lambda phi: 0.15 if phi > 1e-3 else 0.003, lambda phi: 0.4),
+    "cheap stalls where exact does not yet pay": (lambda phi: 0.02, lambda phi: 0.1),
+    "both slow down": (lambda phi: 0.2 * phi**0.3, lambda phi: 0.8 * phi**0.2),
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "head_size", lambda problem: ())
+    cheap_gain, exact_gain = KINDS[what]
+
+    def cost_to(goal: float, cost: float, gain: Gain) -> float:
+        phi, spent = 1.0, 0.0
+        while phi > goal and spent < 1e5:
+            phi, spent = phi * math.exp(-gain(phi)), spent + cost
+        return spent
+
+    clock = Clock()
+    dense: Any = SimpleNamespace(
+        steps=lambda point, bound, budget, state: FakeSteps(clock, 20.0, exact_gain, point),
+        step_passes=lambda *sizes: 10,
+    )
+    cheap = Cheap(lambda point, bound: FakeSteps(clock, 2.0, cheap_gain, point), two_passes=True)  # type: ignore[arg-type, return-value]
+    start: Any = SimpleNamespace(value=1.0, theta=None, problem=None)
+    costs: Any = FakeCosts(clock, 20.0)
+    race = Race(dense, cheap, costs, start, Budget(WorkMeter(1), math.inf), None)
+    for goal in [10.0 ** (-k / 2) for k in range(2, 13)]:
+        while race.point.value > goal:
+            assert race.iterate()
+        best = min(cost_to(goal, 2.0, cheap_gain), cost_to(goal, 20.0, exact_gain))
+        assert clock.now <= 1.3 * best + 60, f"Phi = {goal:.1e}: {clock.now:g} against {best:g}"
