@@ -11,7 +11,7 @@ import dataclasses
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gnvpro.data import Split, cdr, cifar10, data_directory, dcr, ellipse, indian_pines, peaks
 from gnvpro.experiments.inner_accuracy import study
@@ -251,7 +251,17 @@ EXPERIMENTS: dict[str, Experiment] = {
 def spread(loaded: Loaded, target: float) -> Loaded:
     """Inputs centred and scaled to a standard deviation, by one constant each taken from the training set."""
     inputs = loaded.split.train[0]
-    mean, scale = inputs.mean(), target / inputs.std()
+    return mapped(loaded, inputs.mean(), target / inputs.std())
+
+
+def scale_columns(loaded: Loaded) -> Loaded:
+    """Each input centred and scaled to standard deviation one, by the training set."""
+    inputs = loaded.split.train[0]
+    return mapped(loaded, inputs.mean(0), 1 / inputs.std(0))
+
+
+def mapped(loaded: Loaded, mean: Tensor, scale: Tensor) -> Loaded:
+    """(inputs - mean) scale, in all three sets."""
     train, validation, test = (
         ((x - mean) * scale, c) for x, c in (loaded.split.train, loaded.split.validation, loaded.split.test)
     )

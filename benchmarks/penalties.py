@@ -1,0 +1,100 @@
+"""Penalties from the data against fixed ones: on the paper's problems, and against the best of a decade grid.
+
+    python benchmarks/penalties.py paper [cdr|dcr|ellipse]      "auto" against the paper's values, same work, test error
+    python benchmarks/penalties.py grid                         "auto" against the best of a decade grid by cross-validation
+
+DCR is trained on its first 1200 samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_diabetes, make_friedman1
+from sklearn.model_selection import GridSearchCV
+
+import gnvpro
+from gnvpro import GNvproRegressor, Tikhonov
+from gnvpro.experiments.catalogue import EXPERIMENTS, spread
+
+SEEDS = (0, 1, 2)
+DCR_SAMPLES = 1200
+
+
+def paper(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    settings = experiment.recommended
+    training = settings.methods["gnvpro"]
+    operator = gnvpro.time_differences if settings.time_penalty else None
+    choices: dict[str, dict[str, Any]] = {
+        "fixed": {"theta_penalty": Tikhonov(settings.theta_penalty, operator), "head_penalty": settings.head_penalty},
+        "auto": {"theta_penalty": Tikhonov("auto", operator), "head_penalty": "auto"},
+    }
+    for seed in SEEDS:
+        loaded = experiment.load(seed, None)
+        loaded = loaded if settings.input_spread is None else spread(loaded, settings.input_spread)
+        inputs, targets = (part[:DCR_SAMPLES] for part in loaded.split.train) if name == "dcr" else loaded.split.train
+        for label, penalties in choices.items():
+            torch.manual_seed(seed)
+            model = experiment.network(inputs.shape[1], training.depth)
+            method = dataclasses.replace(training.method, levels=training.levels)
+            begun = time.process_time()
+            result = gnvpro.train(
+                model, inputs, targets, loss=experiment.loss, method=method, work=training.work, **penalties
+            )
+            error = test_error(result.model, *loaded.split.test, experiment.loss)
+            print(
+                f"{name} seed {seed} {label:6} {error} {time.process_time() - begun:.1f} s {result.chosen or ''}",
+                flush=True,
+            )
+
+
+def test_error(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: str) -> str:
+    with torch.no_grad():
+        outputs = model(inputs)
+        if loss == "logistic":
+            return f"log loss {float(gnvpro.Logistic().value(outputs, targets.reshape(-1, 1).double()).mean()):.4f}"
+        return f"relative error {float(((outputs - targets).norm(dim=1) / targets.norm(dim=1)).mean()):.5f}"
+
+
+def grid() -> None:
+    rng = np.random.default_rng(0)
+    X, y = make_friedman1(1300, 8, random_state=0)
+    smooth = (X, (y - y.mean()) / y.std() + 0.01 * rng.normal(size=len(y)))
+    noisy = load_diabetes(return_X_y=True)
+    for name, (X, y), rows in (("smooth", smooth, 300), ("diabetes", noisy, 300)):
+        decades = [10.0**-k for k in range(1, 8)]
+        fixed = GridSearchCV(Tied(random_state=0), {"penalty": decades}, cv=5).fit(X[:rows], y[:rows])
+        auto = GNvproRegressor(random_state=0).fit(X[:rows], y[:rows])
+        errors = [float(np.sqrt(np.mean((m.predict(X[rows:]) - y[rows:]) ** 2))) for m in (auto, fixed)]
+        best = fixed.best_params_["penalty"]
+        print(f"{name}: auto {errors[0]:.4g}, best of the grid ({best:g}) {errors[1]:.4g}", flush=True)
+
+
+class Tied(GNvproRegressor):
+    """Both penalties the same number."""
+
+    def __init__(self, penalty: float = 1e-3, random_state: int = 0) -> None:
+        super().__init__(theta_penalty=penalty, head_penalty=penalty, random_state=random_state)
+        self.penalty = penalty
+
+    def set_params(self, **params: Any) -> Tied:
+        """Both at once."""
+        self.penalty = self.theta_penalty = self.head_penalty = params.get("penalty", self.penalty)
+        return self
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if sys.argv[1] == "grid":
+        grid()
+    else:
+        for name in sys.argv[2:] or ("ellipse", "cdr", "dcr"):
+            paper(name)
