@@ -106,7 +106,7 @@ def draw(curves: dict[str, np.ndarray], point: tuple[float, float], solved: Any,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images/first.png"))
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each method and problem")
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each method and problem")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
