@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Taking the model away: ONNX
 #
-# For C++, C#, JavaScript or a phone. Needs `pip install "gnvpro[onnx]"`.
+# For C++, C#, JavaScript or a phone. Needs `pip install onnx onnxruntime onnxscript`.
 
 # %%
 from __future__ import annotations
@@ -26,7 +26,7 @@ try:
     import onnxruntime
     import onnxscript  # noqa: F401, what torch.onnx translates with
 except ImportError as error:
-    print(f"SKIPPED: {error.name} is not installed (pip install 'gnvpro[onnx]')")
+    print(f"SKIPPED: {error.name} is not installed (pip install onnx onnxruntime onnxscript)")
     raise SystemExit(0) from None
 
 samples = torch.export.Dim("samples")

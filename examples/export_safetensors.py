@@ -25,7 +25,7 @@ with torch.no_grad():
 try:
     from safetensors.torch import load_model, save_model
 except ImportError:
-    print("SKIPPED: safetensors is not installed (pip install 'gnvpro[safetensors]')")
+    print("SKIPPED: safetensors is not installed (pip install safetensors)")
     raise SystemExit(0) from None
 
 save_model(model, "surrogate.safetensors", metadata={"n_inputs": "2", "widths": "12", "n_outputs": "2"})

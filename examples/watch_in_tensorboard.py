@@ -5,7 +5,7 @@
 #
 #     tensorboard --logdir DIRECTORY
 #
-# Needs `pip install "gnvpro[tensorboard]"`. Here the directory is a temporary one, and the scalars are read back.
+# Needs `pip install tensorboard`. Here the directory is a temporary one, and the scalars are read back.
 
 # %%
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One command, one or several runs: each in its own directory, resumable, whole only when its metrics are there.
 
-    DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors, predictions.npz and, written last, metrics.json
+    DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors and its card model.md, predictions.npz and,
+                              written last, metrics.json
 
 And checkpoint.pt, from which an interrupted run, or one with a larger budget, goes on. The seed draws everything: the data
 or its split, the first weights and the batches. A directory that holds another configuration is not touched.
@@ -33,7 +34,7 @@ from gnvpro.methods.gnvpro import SOLVERS
 from gnvpro.training.listeners import CSVFile
 
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
-PREDICTIONS, CHECKPOINT = "predictions.npz", "checkpoint.pt"
+PREDICTIONS, CARD, CHECKPOINT = "predictions.npz", "model.md", "checkpoint.pt"
 BUDGETS = ("work", "seconds")  # a run that is resumed may have more of
 OVERRIDES = ("theta_penalty", "head_penalty", "learning_rate", "max_rank")
 
@@ -196,7 +197,7 @@ def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bo
                 f"{directory} holds an interrupted run; go on with --resume, or begin again with --overwrite"
             )
     directory.mkdir(parents=True, exist_ok=True)
-    stale = [METRICS, MODEL, PREDICTIONS]
+    stale = [METRICS, MODEL, CARD, PREDICTIONS]
     if not resume or overwrite:
         stale += [CHECKPOINT, HISTORY, Snapshots.FILE]
     for name in stale:
@@ -214,8 +215,6 @@ def more_of(name: str, saved: dict[str, Any], now: dict[str, Any]) -> bool:
 
 def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, Any]:
     """Train, score on all three sets, and write everything down."""
-    from safetensors.torch import save_file
-
     experiment, training, directory = job.experiment, job.settings.methods[job.method], job.directory
     split = loaded.split
     model = initial(experiment, split.train[0].shape[1], training.depth, job.seed)
@@ -260,7 +259,9 @@ def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, A
         computed = outputs(result.model, inputs)
         metrics[name] = scores(experiment.loss, computed, targets)
         kept |= predictions(experiment.loss, name, computed, (inputs, targets))
-    save_file({key: value.contiguous() for key, value in result.model.state_dict().items()}, directory / MODEL)
+    how = f"{job.config['settings']} settings, seed {job.seed}"
+    card = f"Experiment {experiment.name}: {experiment.summary}; {how}. Data: {loaded.source}."
+    result.save(directory / MODEL, notes=card)
     np.savez_compressed(directory / PREDICTIONS, **kept)
     write_json(directory / METRICS, metrics)
     return metrics

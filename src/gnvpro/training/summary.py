@@ -144,8 +144,8 @@ def model_card(name: str, model: nn.Module, summary: Summary, notes: str = "") -
     """Markdown that lies beside a saved model: data, method, settings, scores and versions."""
     parts = [
         f"# Model card: {name}",
-        "Trained with gnvpro: the last linear layer is eliminated (variable projection), the rest is trained by "
-        "Gauss-Newton steps. Scores marked validation are of samples that nothing was fitted to.",
+        "Trained with gnvpro by the method named below. Scores marked validation, or held-out, are of samples that nothing "
+        "was fitted to.",
         notes,
         "## Data, method, scores",
         summary.to_markdown(),
