@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.datasets import load_diabetes, make_friedman1
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import KFold
 
 import gnvpro
 from gnvpro import GNvproRegressor, Tikhonov
@@ -25,6 +25,7 @@ from gnvpro.experiments.catalogue import EXPERIMENTS, spread
 
 SEEDS = (0, 1, 2)
 DCR_SAMPLES = 1200
+DECADES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
 
 def paper(name: str) -> None:
@@ -65,29 +66,24 @@ def test_error(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tens
 
 def grid() -> None:
     rng = np.random.default_rng(0)
-    X, y = make_friedman1(1300, 8, random_state=0)
-    smooth = (X, (y - y.mean()) / y.std() + 0.01 * rng.normal(size=len(y)))
-    noisy = load_diabetes(return_X_y=True)
-    for name, (X, y), rows in (("smooth", smooth, 300), ("diabetes", noisy, 300)):
-        decades = [10.0**-k for k in range(1, 8)]
-        fixed = GridSearchCV(Tied(random_state=0), {"penalty": decades}, cv=5).fit(X[:rows], y[:rows])
-        auto = GNvproRegressor(random_state=0).fit(X[:rows], y[:rows])
-        errors = [float(np.sqrt(np.mean((m.predict(X[rows:]) - y[rows:]) ** 2))) for m in (auto, fixed)]
-        best = fixed.best_params_["penalty"]
-        print(f"{name}: auto {errors[0]:.4g}, best of the grid ({best:g}) {errors[1]:.4g}", flush=True)
+    X, y = make_friedman1(1150, 6, random_state=0)
+    smooth = (X, (y - y.mean()) / y.std() + 0.02 * rng.normal(size=len(y)))
+    for name, (X, y), n in (("smooth", smooth, 150), ("diabetes", load_diabetes(return_X_y=True), 200)):
+        folds = list(KFold(3, shuffle=True, random_state=0).split(X[:n]))
+        rest = np.arange(n, len(X))
+        scores = {a: np.mean([error(X, y, *fold, tied(a, 120)) for fold in folds]) for a in DECADES}
+        best = min(scores, key=scores.__getitem__)
+        fixed, auto = (error(X, y, np.arange(n), rest, settings) for settings in (tied(best, 400), {}))
+        print(f"{name}: auto {auto:.4g}, best fixed value ({best:g}) {fixed:.4g}", flush=True)
 
 
-class Tied(GNvproRegressor):
-    """Both penalties the same number."""
+def tied(alpha: float, work: float) -> dict[str, float]:
+    return {"theta_penalty": alpha, "head_penalty": alpha, "work": work}
 
-    def __init__(self, penalty: float = 1e-3, random_state: int = 0) -> None:
-        super().__init__(theta_penalty=penalty, head_penalty=penalty, random_state=random_state)
-        self.penalty = penalty
 
-    def set_params(self, **params: Any) -> Tied:
-        """Both at once."""
-        self.penalty = self.theta_penalty = self.head_penalty = params.get("penalty", self.penalty)
-        return self
+def error(X: np.ndarray, y: np.ndarray, seen: np.ndarray, unseen: np.ndarray, settings: dict[str, Any]) -> float:
+    model = GNvproRegressor(hidden=8, random_state=0, **settings).fit(X[seen], y[seen])
+    return float(np.sqrt(np.mean((model.predict(X[unseen]) - y[unseen]) ** 2)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -224,7 +224,7 @@ def test_pickled_and_cloned(iris) -> None:
 
 def test_grid_search_in_a_pipeline(iris) -> None:
     pipeline = make_pipeline(MinMaxScaler(), GNvproClassifier(**QUICK))
-    search = GridSearchCV(pipeline, {"gnvproclassifier__hidden": [(2,), (8,)]}, cv=3).fit(*iris)
+    search = GridSearchCV(pipeline, {"gnvproclassifier__hidden": [(2,), (4,)]}, cv=2).fit(*iris)
     assert search.best_score_ > 0.85
 
 
@@ -346,3 +346,24 @@ def test_calibrated_probabilities_are_less_sure_and_name_the_same_class(iris) ->
 def test_cross_validation_on_diabetes_is_as_good_as_a_linear_model() -> None:
     X, y = load_diabetes(return_X_y=True)
     assert cross_val_score(GNvproRegressor(work=60, random_state=0), X, y, cv=3).mean() > 0.42
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["smooth", "noisy"])
+def test_penalties_from_the_data_are_as_good_as_the_best_of_a_grid(kind: str) -> None:
+    if kind == "smooth":
+        (X, y), n = wave(1100, 0, noise=0.02), 100
+    else:
+        (X, y), n = load_diabetes(return_X_y=True), 200
+
+    def error(seen, unseen, **settings) -> float:
+        model = GNvproRegressor(hidden=6, random_state=0, **settings).fit(X[seen], y[seen])
+        return float(np.sqrt(np.mean((model.predict(X[unseen]) - y[unseen]) ** 2)))
+
+    def tied(alpha: float) -> dict[str, float]:
+        return {"theta_penalty": alpha, "head_penalty": alpha, "work": 150}
+
+    folds = list(KFold(2, shuffle=True, random_state=0).split(X[:n]))
+    best = min((1e-1, 1e-3, 1e-5), key=lambda a: np.mean([error(*fold, **tied(a)) for fold in folds]))
+    rows, rest = np.arange(n), np.arange(n, len(X))
+    assert error(rows, rest) <= 1.02 * error(rows, rest, **tied(best))

@@ -162,8 +162,8 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("at", [7, 8, 9, 20, 45])
-@pytest.mark.parametrize("solver", ["auto", "dense", "hybrid"])
+@pytest.mark.parametrize("at", [4, 20, 45])
+@pytest.mark.parametrize("solver", ["dense", "hybrid"])
 def test_resumed_to_the_same_bits(tmp_path: Path, at: int, solver: str) -> None:
     settings = {"loss": "least_squares", "solver": solver, "work": 200, **AUTO}
     x, y = wave(80, 0.1)

@@ -101,7 +101,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
 
 
 FOLDS = 3
-MAX_FITTED = 0.25  # effective parameters per sample, up to which residuals tell the noise
+MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 
 
 def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterior, Tensor, float]:
