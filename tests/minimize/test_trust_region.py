@@ -253,3 +253,45 @@ def test_near_a_minimum_the_ratio_is_one_although_both_reductions_drown_in_round
 
 def test_a_ratio_that_is_not_a_number_shrinks_the_radius():
     assert RadiusRule().update(1.0, 1.0, math.nan) == RadiusRule().shrink
+
+
+# -- longer steps from the same model
+
+
+def lengthened(f, x, radius, may=lambda: True):
+    function = Function(f)
+    point = function.at(torch.tensor(x, dtype=F64), None)
+    return TrustRegion(function, krylov(10), point, radius, longer=may), function
+
+
+def test_a_step_that_the_radius_stopped_is_lengthened_on_the_same_model_while_the_objective_falls():
+    """The model of a quadratic function is right everywhere, so the steps double until they reach the minimum."""
+    region, function = lengthened(lambda x: 0.5 * (x * x).sum(), [8.0, 6.0], 1.0)
+    report = region.iterate()
+    assert report.accepted
+    assert report.ratio == pytest.approx(1.0)
+    assert torch.allclose(region.point.x, torch.zeros(2, dtype=F64), atol=1e-12)  # 1, 2, 4, 8, 10
+    assert function.evaluations == 1 + 5
+    assert len(function.curvatures) == 1
+    assert region.model is None
+
+
+def test_a_longer_step_to_a_higher_value_is_not_taken():
+    """Below 7 there is a wall that the model at 10 does not know: 9.2, 8.4 and 6.8 lead down, 3.6 up."""
+    region, function = lengthened(lambda x: (0.5 * x * x + 50 * (7 - x).clamp(min=0) ** 2).sum(), [10.0], 0.8)
+    assert region.iterate().accepted
+    assert float(region.point.x) == pytest.approx(6.8)
+    assert function.evaluations == 1 + 4
+    assert region.bound == pytest.approx(2 * 3.2)  # the wall says nothing about the next model
+
+
+def test_no_longer_step_without_leave_nor_where_the_model_was_wrong():
+    region, function = lengthened(lambda x: 0.5 * (x * x).sum(), [8.0, 6.0], 1.0, may=lambda: False)
+    region.iterate()
+    assert function.evaluations == 2
+    assert float(region.point.x.norm()) == pytest.approx(9.0)
+    region, function = lengthened(lambda x: (0.5 * x * x + 50 * (9.5 - x).clamp(min=0) ** 2).sum(), [10.0], 0.7)
+    report = region.iterate()
+    assert report.accepted
+    assert report.ratio < 0.75
+    assert function.evaluations == 2
