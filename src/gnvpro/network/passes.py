@@ -31,7 +31,7 @@ from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, entries_per_sample, shapes_of
 
 CACHED_NUMBERS = 300_000  # of images in a chunk: as many as leave their activations in the cache's reach
-STREAMED_BYTES = 40_000_000  # of a chunk of samples that are not held
+STREAMED_BYTES = 10_000_000  # of a chunk of samples that are not held: larger ones leave the cache, and are no faster
 
 
 @dataclass(frozen=True)
