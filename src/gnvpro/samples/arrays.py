@@ -27,7 +27,8 @@ def is_on_disk(value: Any) -> bool:
         return True
     if isinstance(value, Tensor | np.ndarray | np.generic | Mapping | Sequence | Dataset | DataLoader | type):
         return False
-    if is_table(value) or not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+    has_length = hasattr(value, "__len__") or bool(getattr(value, "shape", ()))  # an array of zarr has a shape only
+    if is_table(value) or not (has_length and hasattr(value, "__getitem__")):
         return False
     return not any(hasattr(value, name) for name in ("__array_interface__", "__dlpack__", "__buffer__", "to_numpy"))
 
@@ -47,7 +48,8 @@ class Sliceable:
     array: Any
 
     def __len__(self) -> int:
-        return len(self.array)
+        shape = getattr(self.array, "shape", None)
+        return len(self.array) if shape is None else int(shape[0])
 
     def read(self, start: int, stop: int) -> Tensor:
         """A slice, as a tensor of its own."""

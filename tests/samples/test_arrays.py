@@ -1,0 +1,124 @@
+"""Arrays on disk: what counts as one, what is read of it, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gnvpro.samples.arrays import Arrays, is_on_disk
+from gnvpro.samples.choose import as_stream
+from gnvpro.samples.source import Checksum, Part, rechunked
+from streamed import on_disk
+
+
+class Dataset5:
+    """Sliced like a dataset of h5py: by slices and by increasing lists of numbers, and says what was read."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.read = values, 0
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        if isinstance(key, np.ndarray) and (np.diff(key) <= 0).any():
+            raise TypeError("Indexing elements must be in increasing order")
+        part = self.values[key]
+        self.read = max(self.read, len(part))
+        return part
+
+
+class OnlySlices(Dataset5):
+    """Without fancy indexing."""
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        if not isinstance(key, slice):
+            raise IndexError("only slices")
+        return super().__getitem__(key)
+
+
+class NoLength:
+    """An array of zarr: a shape, but no length."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.shape, self.read = values, values.shape, 0
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        part = self.values[key]
+        self.read = max(self.read, len(part))
+        return part
+
+
+X = np.arange(60.0).reshape(20, 3)
+Y = np.arange(20)
+
+
+def test_what_is_read_slice_by_slice(tmp_path):
+    assert is_on_disk(on_disk(tmp_path, "x", torch.ones(3, 2)))
+    assert is_on_disk(Dataset5(X))
+    for held in (X, torch.ones(2), [1, 2], (1, 2), {"a": 1}, pd.DataFrame(X), pd.Series(Y), 3.0, None, "text"):
+        assert not is_on_disk(held)
+    assert as_stream("", X, Y, None) is None
+    assert as_stream("", X, on_disk(tmp_path, "y", torch.ones(20)), None) is not None
+
+
+@pytest.mark.parametrize("kind", [Dataset5, OnlySlices, NoLength])
+def test_samples_in_order_and_by_number(kind):
+    source = Arrays.of("inputs", kind(X), Y)
+    parts = list(source.chunks(7))
+    assert [len(part) for part in parts] == [7, 7, 6]
+    assert np.array_equal(torch.cat([part.inputs for part in parts]).numpy(), X)
+    wanted = torch.tensor([4, 19, 0, 4, 11])
+    taken = source.take(wanted)
+    assert np.array_equal(taken.inputs.numpy(), X[wanted])
+    assert np.array_equal(taken.targets.numpy(), Y[wanted])
+    assert source.positional[0].array.read <= 7, "never read whole"
+
+
+def test_a_memory_map_is_left_as_it_is(tmp_path):
+    disk = on_disk(tmp_path, "x", torch.from_numpy(X))
+    part = Arrays.of("inputs", disk, Y).first(4)
+    part.inputs[:] = -1.0
+    assert np.array_equal(np.asarray(disk), X)
+
+
+def test_private_changes_to_a_memory_map_survive(tmp_path):
+    on_disk(tmp_path, "x", torch.from_numpy(X))
+    private = np.load(tmp_path / "x.npy", mmap_mode="c")
+    private[0] = 7.0
+    source = Arrays.of("inputs", private, Y)
+    for _ in range(2):
+        assert float(next(source.chunks(5)).inputs[0, 0]) == 7.0
+
+
+def test_parts_of_any_size_become_chunks():
+    parts = [Part(torch.arange(n) + 100 * n) for n in (1, 5, 2, 9, 3)]
+    whole = torch.cat([part.inputs for part in parts])
+    for rows in (1, 4, 7, 20, 100):
+        chunks = [part.inputs for part in rechunked(iter(parts), rows)]
+        assert all(len(chunk) == rows for chunk in chunks[:-1])
+        assert torch.equal(torch.cat(chunks), whole)
+
+
+def checksum(x: torch.Tensor, y: torch.Tensor, rows: int) -> Checksum:
+    total = Checksum()
+    for part in rechunked(iter([Part(x, y)]), rows):
+        total = total + Checksum.of(part)
+    return total
+
+
+def test_a_checksum_knows_the_samples_and_not_their_order():
+    x, y = torch.randn(50, 2, 4, 4, dtype=torch.float64), torch.randn(50, 1, dtype=torch.float64)
+    first, order = checksum(x, y, 50), torch.randperm(50)
+    assert first.differs(checksum(x, y, 7)) is None
+    assert first.differs(checksum(x[order], y[order], 3)) is None
+    assert "50 samples, then 49" in (first.differs(checksum(x[1:], y[1:], 7)) or "")
+    twice = torch.cat([torch.arange(49), torch.tensor([0])])
+    changes = [(x.flip(3), y), (x[order], y), (x, y[order]), (x[twice], y[twice]), (x + 1e-9, y)]
+    for other in changes:
+        assert "other content" in (first.differs(checksum(*other, 7)) or "")
