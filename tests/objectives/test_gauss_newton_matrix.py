@@ -36,7 +36,7 @@ def test_kaufmans_matrix_is_the_krylov_path_without_the_residuals_term(name: str
     derivatives, linear = point.sensitivity, point.linearization
 
     def residual_term(v: Tensor) -> Tensor:
-        return linear.vjp(derivatives._residual_term(linear.jvp(v)))
+        return linear.vjp(derivatives._residual_term(derivatives.misfit.over.inner(derivatives.G, linear.jvp(v))))
 
     dropped = torch.stack([residual_term(unit) for unit in torch.eye(point.x.numel(), dtype=F64)], 1)
     want = point.curvature().dense() - dropped
@@ -123,5 +123,7 @@ def test_steps_without_the_symmetric_directions_are_the_same() -> None:
 def kaufman_of(point: ReducedPoint) -> Tensor:
     local, linear = point.sensitivity, point.linearization
     units = torch.eye(point.x.numel(), dtype=F64)
-    dropped = torch.stack([linear.vjp(local._residual_term(linear.jvp(unit))) for unit in units], 1)
+    dropped = torch.stack(
+        [linear.vjp(local._residual_term(local.misfit.over.inner(local.G, linear.jvp(unit)))) for unit in units], 1
+    )
     return point.curvature().dense() - dropped
