@@ -117,6 +117,7 @@ def test_a_written_model_predicts_the_same(classes, tmp_path):
         assert np.allclose(again.estimator.predict(X, True)[1], model.estimator.predict(X, True)[1], rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 def test_classes_are_learnt_from_parquet(tmp_path):
     beams().to_parquet(tmp_path / "beams.parquet")
     done = command(
@@ -142,6 +143,7 @@ def test_classes_are_learnt_from_parquet(tmp_path):
     assert np.allclose(found["probability of strong"] + found["probability of weak"], 1)
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_run_and_runs_no_text_of_it(trained, tmp_path):
     folder, _ = trained
     page = (folder / "run" / "report.html").read_text()
@@ -182,6 +184,7 @@ def test_mistakes_are_answered_in_one_line_that_names_the_remedy(words, message,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_empty_cells_are_counted_and_can_be_left_out(tmp_path):
     frame = beams()
     frame.loc[3, "width"] = np.nan
