@@ -96,7 +96,9 @@ def fill(
         "SCRIPT": parts["report.js"],
         "TITLE": html.escape(title),
         "INTRO": html.escape(intro),
-        "CONTENTS": "".join(f'<a href="#{name}">{html.escape(text)}</a>' for name, text, _ in sections),
+        "CONTENTS": "".join(
+            f'<a href="#{name}">{html.escape(text)}</a>' for name, text, _ in sections if len(sections) > 1
+        ),
         "PROBLEMS": f'<div class="problems"><p>Left out:</p><ul>{left_out}</ul></div>' if problems else "",
         "SECTIONS": "\n".join(content for _, _, content in sections),
         "DATA": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),  # so that no text in it can end the script

@@ -107,7 +107,7 @@ def scores_table(metrics: dict[str, Any]) -> str:
         else ""
     )
     return (
-        f'<div class="wide"><table><caption>Scores on the {which}; the others with scikit-learn\'s defaults. '
+        f'<div class="wide"><table class="scores"><caption>Scores on the {which}; the others with scikit-learn\'s defaults. '
         f"s: seconds to train.{within}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

@@ -87,7 +87,7 @@ def section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> str:
     return (
         f'<section id="{problem.name}"><h2>{html.escape(problem.title)}</h2><p>{html.escape(problem.summary)}. '
         f"Published: {html.escape(problem.published)}.{goal}</p>"
-        f'<div class="wide"><table><caption>{kind}, on points that nobody trained on; s: processor seconds, one core.'
+        f'<div class="wide"><table class="scores"><caption>{kind}, on points that nobody trained on; s: processor seconds.'
         "</caption><thead><tr><th>method</th><th>seed</th><th>best error</th><th>at s</th><th>last error</th><th>s</th>"
         "<th>to the goal, s</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></div>{_residuals(best)}{''.join(parts)}</section>"
