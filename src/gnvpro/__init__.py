@@ -14,6 +14,7 @@ from gnvpro.extras import how_to_get
 from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton, NewtonKrylov
+from gnvpro.head.newton_cg import NewtonCG
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.auto import Auto
@@ -76,6 +77,7 @@ __all__ = [
     "Multinomial",
     "Nesterov",
     "Newton",
+    "NewtonCG",
     "NewtonKrylov",
     "Problem",
     "Record",

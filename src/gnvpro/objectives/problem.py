@@ -30,6 +30,7 @@ from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, append_bias_column
 from gnvpro.head.newton import Newton, NewtonKrylov
+from gnvpro.head.newton_cg import NewtonCG
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.process_sums import sum_over
 from gnvpro.linalg.sums import ChunkedSum, SampleSum
@@ -173,7 +174,11 @@ class Problem:
         count = int(self.processes.gather([len(self.inputs)]).sum())
         over = sum_over(self.processes).of_samples(count)
         if stream is not None:
-            if not stream.same_samples and eliminator is None and isinstance(self.eliminator, Newton | NewtonKrylov):
+            if (
+                not stream.same_samples
+                and eliminator is None
+                and isinstance(self.eliminator, Newton | NewtonCG | NewtonKrylov)
+            ):
                 self.eliminator = replace(self.eliminator, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
             weight = stream.observed
             self.inputs = stream = stream.shared(over)

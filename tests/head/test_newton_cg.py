@@ -1,0 +1,121 @@
+"""Large heads: Newton's method by conjugate gradients finds what the assembled Hessian finds, and so does its inverse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import gnvpro.head.newton_cg as module
+from cases import F64, Poisson
+from checks import relative
+from gnvpro import Logistic, Multinomial, Newton, NewtonCG, Status
+from gnvpro.head.choose import default_eliminator
+from gnvpro.head.eliminator import WarmStart
+from gnvpro.head.newton import DENSE_HEAD, HeadObjective
+from gnvpro.head.sensitivity import HeadSensitivity
+from gnvpro.problem.losses import HalfSquaredError
+from gnvpro.problem.misfit import Misfit
+
+PENALTY = 1e-3
+
+
+def problem(name: str) -> tuple[torch.Tensor, Misfit]:
+    draw = torch.Generator().manual_seed(0)
+    Z = torch.randn(80, 6, generator=draw, dtype=F64)
+    Z[:, -1] = 1.0
+    noisy = Z[:, :4] + torch.randn(80, 4, generator=draw, dtype=F64)
+    weights = torch.rand(80, generator=draw, dtype=F64)
+    if name == "logistic":
+        return Z, Misfit.mean(Logistic(), (noisy[:, :1] > 0).to(F64), weights)
+    if name == "poisson":
+        return Z, Misfit.mean(Poisson(), noisy[:, :2].exp(), weights)
+    if name == "badly scaled":
+        return Z * torch.logspace(-2, 2, 6, dtype=F64), Misfit.mean(
+            Multinomial(), F.one_hot(noisy.argmax(1), 4).to(F64)
+        )
+    return Z, Misfit.mean(Multinomial(), F.one_hot(noisy.argmax(1), 4).to(F64), weights)
+
+
+each_problem = pytest.mark.parametrize("name", ["multinomial", "logistic", "poisson", "badly scaled"])
+each_precision = pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
+
+
+@pytest.fixture
+def precision(single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if single:
+        monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+
+
+@each_problem
+@each_precision
+@pytest.mark.usefixtures("precision")
+def test_the_head_is_that_of_the_assembled_hessian(name: str) -> None:
+    Z, misfit = problem(name)
+    fit, exact = (e.fit(Z, misfit, PENALTY, None) for e in (NewtonCG(), Newton()))
+    inner = HeadObjective(Z, misfit, PENALTY)
+    zero = inner.at_W(torch.zeros_like(fit.W)).gradient_norm
+    assert fit.status is Status.CONVERGED
+    assert inner.at_W(fit.W).gradient_norm <= 1e-8 * zero
+    assert relative(fit.W, exact.W) <= 1e-8 * zero / PENALTY  # what such a gradient says of W
+    torch.testing.assert_close(fit.outputs, Z @ fit.W.T, rtol=0, atol=1e-12 * float(fit.outputs.abs().max()))
+
+
+@each_problem
+@each_precision
+@pytest.mark.parametrize("rtol", [1e-3, 1e-10])
+@pytest.mark.usefixtures("precision")
+def test_the_inverse_is_that_of_the_assembled_hessian(name: str, rtol: float) -> None:
+    Z, misfit = problem(name)
+    fit = NewtonCG(inverse_rtol=rtol, rtol=1e-10).fit(Z, misfit, PENALTY, None)
+    D = torch.randn(fit.W.shape, generator=torch.Generator().manual_seed(1), dtype=F64)
+    residual = HeadObjective(Z, misfit, PENALTY).hessian(fit.outputs)(fit.inverse_hessian.mv(D)) - D
+    assert float(residual.norm()) <= rtol * float(D.norm())
+
+
+@each_problem
+def test_products_of_the_reduced_jacobian_are_those_of_the_exact_inverse(name: str) -> None:
+    Z, misfit = problem(name)
+    eliminators = NewtonCG(rtol=1e-10, inverse_rtol=1e-12), Newton()
+    cg, exact = (HeadSensitivity(Z, 5, misfit, e.fit(Z, misfit, PENALTY, None), PENALTY) for e in eliminators)
+    dZ = torch.randn(80, 5, generator=torch.Generator().manual_seed(2), dtype=F64)
+    assert relative(cg.head_jacobian.mv(dZ), exact.head_jacobian.mv(dZ)) <= 1e-6
+    assert relative(cg.output_jacobian.mv(dZ), exact.output_jacobian.mv(dZ)) <= 1e-6
+    assert relative(cg.curvature.mv(dZ), exact.curvature.mv(dZ)) <= 1e-6
+
+
+def test_what_all_outputs_share_is_taken_out_of_a_start() -> None:
+    """No loss of classes sees it, and Newton's method with this preconditioner would take long to remove it."""
+    Z, misfit = problem("multinomial")
+    answer = NewtonCG().fit(Z, misfit, PENALTY, None).W
+    fit = NewtonCG().fit(Z, misfit, PENALTY, WarmStart(answer + 3.0))
+    assert fit.iterations == 0
+    assert relative(fit.W, answer) <= 1e-12
+
+
+def test_a_large_head_needs_few_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 x 65 entries on 600 samples: a hundred products with the Hessian, of which one would be 6500 x 6500."""
+    draw = torch.Generator().manual_seed(0)
+    Z = torch.randn(600, 65, generator=draw, dtype=F64)
+    labels = (Z @ torch.randn(65, 100, generator=draw, dtype=F64)).argmax(1)
+    made, plain = [0], HeadObjective.hessian
+
+    def counting(self, outputs):
+        apply = plain(self, outputs)
+
+        def call(dW):
+            made[0] += 1
+            return apply(dW)
+
+        return call
+
+    monkeypatch.setattr(HeadObjective, "hessian", counting)
+    fit = NewtonCG().fit(Z, Misfit.mean(Multinomial(), F.one_hot(labels, 100).to(F64)), 1e-4, None)
+    assert fit.status is Status.CONVERGED
+    assert made[0] <= 200
+
+
+def test_the_size_of_the_head_decides() -> None:
+    assert default_eliminator(Multinomial(), DENSE_HEAD) == Newton()
+    assert default_eliminator(Multinomial(), DENSE_HEAD + 1) == NewtonCG()
+    assert default_eliminator(HalfSquaredError(), 10**7).inverse_acts_on_rows
