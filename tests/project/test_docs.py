@@ -21,6 +21,7 @@ RUNNABLE = (
     "own_loop",
     "extend",
     "faq",
+    "streams",
     "equations",
     "coming/deep_learning",
     "coming/scikit_learn",
@@ -32,7 +33,8 @@ NOTEBOOKS = sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE)
-def test_the_blocks_of_a_page_run_in_order(page: str) -> None:
+def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where blocks write their files
     path = DOCS / f"{page}.md"
     blocks = python_blocks(path.read_text())
     assert blocks
