@@ -72,7 +72,8 @@ def train(
             that is called with several arguments, a dictionary for one that is called by name.
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
             (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
-        targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
+        targets: real numbers for least squares; class labels, one-hot or soft labels for classification. Left out beside a
+            Dataset or a DataLoader, which brings its own.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
             batches, for large sets; "gauss-newton", "adam" and "nesterov" train theta and W together, from the eliminated
