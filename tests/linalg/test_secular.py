@@ -47,3 +47,11 @@ def test_negative_curvature_that_the_gradient_sees_gives_a_larger_damping():
 
 def test_no_damping_where_the_step_is_inside_anyway():
     assert damping_for(np.array([1.0, 2.0]), np.array([0.1, 0.1]), 1.0) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damping_that_is_small_beside_the_curvature_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    e, b = np.full(5, rng.uniform(0.01, 10.0)), rng.normal(size=5)
+    damping = damping_for(e, b, float(np.linalg.norm(b / e)) / (1 + 5e-9))
+    assert damping == pytest.approx(5e-9 * e[0], rel=1e-6)

@@ -84,6 +84,15 @@ def test_labels_that_are_chance_are_not_learnt(loss: str) -> None:
     assert fixed.history[-1].misfit < 0.8 * math.log(classes)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_ring_is_learnt_although_strong_penalties_see_nothing_in_it(seed: int) -> None:
+    angle = 2 * math.pi * torch.arange(200, dtype=F64) / 200
+    x = torch.cat([r * torch.stack([angle.cos(), angle.sin()], 1) for r in (0.6, 1.4)])
+    labels = (torch.arange(400) < 200).to(F64)
+    result = gnvpro.train(network(width=8, seed=seed), x, labels, loss="logistic", **AUTO)
+    assert result.history[-1].accuracy == pytest.approx(1.0)
+
+
 def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
     x, y = wave(120, 1.0)
     result = gnvpro.train(network(width=30), x, y, loss="least_squares", **AUTO)

@@ -56,7 +56,8 @@ def damping_for(e: Array, b: Array, radius: float, lower: float = 0.0) -> float:
         return 1.0 / radius - (1.0 / norm if norm > 0 else math.inf)
 
     # |y| <= |b| / (least + damping), so at `upper` the step is inside for certain, rounding included.
-    upper = max(float(np.linalg.norm(b)) / radius - float(e.min()), lower) * (1 + 1e-10) + 1e-300
+    ratio = float(np.linalg.norm(b)) / radius
+    upper = max(ratio - float(e.min()), lower) * (1 + 1e-10) + 1e-14 * ratio + 1e-300
     start = lower + 1e-15 * (upper - lower) if lower > 0.0 else 0.0
     if gap(start) <= 0.0:
         return lower

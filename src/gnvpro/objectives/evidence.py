@@ -10,8 +10,11 @@ joint Gauss-Newton matrix H of (theta, W) in place of the Hessian, gives
     log E  =  -n Phi / v  -  n K / 2 log(2 pi v)  +  r/2 log a1  +  p/2 log a2  -  1/2 log det H  (+ 1/2 log pdet B'B)
     v      =  2 Phi / K                                                    maximises it; K targets, least squares only
 
-(without the second term for the other losses). The reduced Gauss-Newton matrix S, in Kaufman's form, is the Schur complement
-of the head's block in H, so both determinants, and the traces in the derivatives, are small dense algebra:
+(without the second term for the other losses). Targets that go together, as the concentrations at neighbouring points do, also
+have errors that go together: n is then smaller, by the share of the targets that are different (`effective_targets`).
+
+The reduced Gauss-Newton matrix S, in Kaufman's form, is the Schur complement of the head's block in H, so both determinants,
+and the traces in the derivatives, are small dense algebra:
 
     H  =  | A + a1 B'B   T'         |      S  =  A + a1 B'B - T' (D + a2)^-1 T,       log det H = log det (D + a2) + log det S
           | T            D + a2 I   |
@@ -169,6 +172,14 @@ def evidence(point: ReducedPoint, matrix: JointMatrix, at: Penalties, n_samples:
 
 
 FIRST = 10.0  # penalties to begin with, times the number of samples
+
+
+def effective_targets(misfit: Misfit) -> float:
+    """tr(C)^2 / |C|^2 of the targets' covariance C: how many of them are different."""
+    mean = misfit.over.sum(lambda w, C: (w * C).sum(0), misfit.weights, misfit.targets)
+    covariance = misfit.over.sum(lambda w, C: (w * (C - mean)).T @ (C - mean), misfit.weights, misfit.targets)
+    square = float(covariance.square().sum())
+    return float(covariance.trace()) ** 2 / square if square > 0 else float(len(mean))
 
 
 def first_penalties(misfit: Misfit, n_samples: float) -> Penalties:

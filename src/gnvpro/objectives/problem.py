@@ -49,7 +49,7 @@ from gnvpro.objectives.arguments import (
     check_sample_weight,
     check_targets,
 )
-from gnvpro.objectives.evidence import first_penalties
+from gnvpro.objectives.evidence import effective_targets, first_penalties
 from gnvpro.objectives.full import FullObjective
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.objectives.stream import Stream
@@ -274,6 +274,12 @@ class Problem:
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
         return eliminator
+
+    @cached_property
+    def n_independent(self) -> float:
+        """Observations that the evidence counts: targets that go together are not as many as they seem."""
+        share = effective_targets(self.misfit) / self.network.n_targets if self.misfit.identity_hessian else 1.0
+        return self.n_observed * share
 
     # -- the two objectives
 

@@ -76,7 +76,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         self._posterior, variance, gamma = posterior_and_noise(trained.problem)
         if rest is not None:
             variance = noise_on(rest, trained, self._posterior)
-        elif gamma > MAX_FITTED * trained.problem.n_observed and len(part.inputs) >= 2 * FOLDS:
+        elif gamma > MAX_FITTED * trained.problem.n_independent and len(part.inputs) >= 2 * FOLDS:
             variance = self._cross_validated_noise(part, seed)
         self.noise_std_ = variance.sqrt().numpy()
 
@@ -108,7 +108,7 @@ def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterio
     """What is not known at the model's theta, the variance of each target's noise, and parameters fitted per target."""
     if is_assembled(problem):
         point, posterior, found = joint_posterior(problem, problem.theta(), problem.W())
-        return posterior, noise_by_target(point, found, problem.n_observed), found.gamma / len(point.W)
+        return posterior, noise_by_target(point, found, problem.n_independent), found.gamma / len(point.W)
     point = trained_point(problem)
     head = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed)
     return head, noise_variance(point, head, problem.n_observed), 0.0

@@ -5,8 +5,9 @@
       lower                 back to the best model so far, and from its penalties a third of the step (of the logarithms)
 
 After MAX_FAILURES in a row, or when a round gains next to nothing, the search is over and the best model is trained on with
-its penalties. The slopes hold theta and W; but these follow, and on noisy data steps along the slopes alone end in a model
-that fits the noise, at an evidence that has long been falling. So no round counts that the evidence does not confirm.
+its penalties. Where that model learnt nothing, as strong penalties may lead to, the search begins again with weaker ones, and
+the higher evidence decides. The slopes hold theta and W; but these follow, and on noisy data steps along the slopes alone end
+in a model that fits the noise, at an evidence that has long been falling. So no round counts unless the evidence confirms it.
 
 The penalties change here and nowhere else. Phi is another function afterwards: its values compare within a round.
 """
@@ -40,6 +41,8 @@ from gnvpro.objectives.reduced import ReducedPoint
 
 REACH = math.log(10.0)  # by which the logarithm of a penalty may change in a round
 MAX_FAILURES = 3
+MAX_RESTARTS = 2  # from a model that learnt nothing, with penalties
+WEAKER = 1e-2  # times as strong
 ROUND = 8.0  # iterations, if it takes as many
 SHORT_ROUND = 4.0  # while the penalties are far from where they should be
 CHEAP_STEP = 0.2  # what a quasi-Newton step counts for
@@ -110,6 +113,9 @@ class PenaltySearch:
     last: Chosen | None = None  # what the last round said
     reach: float = REACH
     failures: int = 0
+    origin: Tensor | None = None  # theta at the beginning
+    trivial: Round | None = None  # a model that learnt nothing, from which the search began again with weaker penalties
+    restarts: int = 0
     over: bool = False
     length: float = SHORT_ROUND
     effort: float = 0.0  # iterations of this round
@@ -120,7 +126,8 @@ class PenaltySearch:
         """The search that a problem asks for, if any."""
         if not (problem.searched.theta or problem.searched.head):
             return None
-        return PenaltySearch(problem.searched, Penalties(problem.theta_penalty.alpha, problem.head_penalty))
+        first = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
+        return PenaltySearch(problem.searched, first, origin=problem.theta())
 
     def note(self, value: float, solver: str | None) -> None:
         """One more iteration of the round."""
@@ -153,7 +160,7 @@ class PenaltySearch:
         if before is None or made.chosen.log_evidence > before.chosen.log_evidence:
             self.best = made
             gain = math.inf if before is None else made.chosen.log_evidence - before.chosen.log_evidence
-            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_observed * len(W)
+            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_independent * len(W)
             self.over = (gain <= tolerance and self.failures == 0) or self._longest_step(made) < 1e-6
             self.reach, self.failures = min(2 * self.reach, REACH), 0
         else:
@@ -162,10 +169,32 @@ class PenaltySearch:
             assert before is not None
             self.reach = min(self.reach, self._longest_step(before)) / 3
         assert self.best is not None
+        if self.over and self.restarts < MAX_RESTARTS and self.best.chosen.effective_parameters < len(W) + 1:
+            return self._restart(self.best)
+        if self.over and self.highest is not None:
+            self.best = self.highest
         far = self.failures == 0 and self._longest_step(self.best) > REACH
         self.length = SHORT_ROUND if far else ROUND
         self.penalties = self.best.penalties if self.over else self._next(self.best)
         return self.best
+
+    @property
+    def highest(self) -> Round | None:
+        """The round with the highest evidence, those before a restart included."""
+        rounds = [each for each in (self.best, self.trivial) if each is not None]
+        return max(rounds, key=lambda each: each.chosen.log_evidence, default=None)
+
+    def _restart(self, trivial: Round) -> Round:
+        """Begin again: strong penalties can hold theta at zero, where nothing draws it away (inside or outside of a ring)."""
+        self.trivial, self.best, self.over = self.highest, None, False
+        self.restarts, self.failures, self.reach, self.length = self.restarts + 1, 0, REACH, ROUND
+        assert self.origin is not None
+        now, weaker = trivial.penalties, WEAKER**self.restarts
+        self.penalties = Penalties(
+            now.theta * weaker if self.searched.theta else now.theta,
+            now.head * weaker if self.searched.head else now.head,
+        )
+        return replace(trivial, theta=self.origin, bound=None)
 
     def _steps(self, of: Round) -> list[float]:
         """Of the logarithms, as the slopes have them."""
@@ -188,6 +217,9 @@ class PenaltySearch:
             "last": self.last and asdict(self.last),
             "reach": self.reach,
             "failures": self.failures,
+            "origin": self.origin,
+            "trivial": self.trivial and self.trivial.state(),
+            "restarts": self.restarts,
             "over": self.over,
             "length": self.length,
             "effort": self.effort,
@@ -202,6 +234,7 @@ class PenaltySearch:
                 **saved,
                 "penalties": Penalties(**saved["penalties"]),
                 "best": saved["best"] and Round.of_state(saved["best"]),
+                "trivial": saved["trivial"] and Round.of_state(saved["trivial"]),
                 "last": saved["last"] and Chosen.of_state(saved["last"]),
             },
         )
@@ -220,7 +253,7 @@ def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> R
     problem = problem.with_passes(Dense().pass_plan(problem)) if is_assembled(problem) else problem
     point = problem.reduced.start(theta, WarmStart(W))
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    found = evidence(point, joint_matrix(point), at, problem.n_observed)
+    found = evidence(point, joint_matrix(point), at, problem.n_independent)
     point.free()
     chosen = Chosen(at.theta, at.head, noise(point, found), found.gamma, found.log)
     return Round(at, theta, point.W, bound, chosen, found.targets)
@@ -231,7 +264,7 @@ def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
     problem = point.problem
     if not problem.misfit.identity_hessian:
         return ()
-    return tuple(float(v) for v in noise_by_target(point, found, problem.n_observed).sqrt())
+    return tuple(float(v) for v in noise_by_target(point, found, problem.n_independent).sqrt())
 
 
 def joint_matrix(point: ReducedPoint) -> JointMatrix:
@@ -252,8 +285,8 @@ def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[Reduced
     point = problem.with_passes(Dense().pass_plan(problem)).reduced.start(theta, WarmStart(W))
     matrix, subspace = assembled(point)
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    posterior = JointPosterior.of(point, matrix, subspace, problem.n_observed)
-    return point, posterior, evidence(point, matrix, at, problem.n_observed)
+    posterior = JointPosterior.of(point, matrix, subspace, problem.n_independent)
+    return point, posterior, evidence(point, matrix, at, problem.n_independent)
 
 
 def is_assembled(problem: Problem) -> bool:

@@ -257,7 +257,7 @@ class Run:
         if search is None or self.meter.work + self._judgement_passes > self._limit():
             return
         last = judged(problem, problem.theta(), problem.W(), None)
-        best, self.chosen = search.best, last.chosen
+        best, self.chosen = search.highest, last.chosen
         if best is None or search.over or last.chosen.log_evidence >= best.chosen.log_evidence:
             return
         self.chosen = best.chosen
