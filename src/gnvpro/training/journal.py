@@ -53,7 +53,7 @@ class Journal:
             yield
         except BaseException:
             self.status = Status.RUNNING
-            if self.state is not None:
+            if self.state is not None and self._file is not None:
                 self._write(self.state)
             raise
         finally:
