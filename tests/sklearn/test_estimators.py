@@ -311,11 +311,11 @@ def test_the_interval_covers_where_the_noise_is_known(early_stopping: bool) -> N
 
 @pytest.mark.slow
 def test_the_interval_covers_held_out_samples_of_cdr() -> None:
-    """No noise there: what is covered is the error of the surrogate."""
+    """No noise there: what is covered is the error of the surrogate. 40 held-out samples say little: a mean of three."""
     split = cdr.load()
     (X, y), (X_test, y_test) = ([np.asarray(a) for a in part] for part in (split.train, split.test))
-    model = GNvproRegressor(random_state=0, early_stopping=True).fit(X, y)
-    assert 0.9 < coverage(model, X_test, y_test) < 0.99
+    stopped = [GNvproRegressor(random_state=seed, early_stopping=True).fit(X, y) for seed in range(3)]
+    assert 0.9 < np.mean([coverage(model, X_test, y_test) for model in stopped]) < 0.99
     model = GNvproRegressor(random_state=0).fit(X, y)
     assert coverage(model, X_test, y_test) > 0.9
 
