@@ -77,6 +77,7 @@ def section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> str:
         figures.append(("solution", "The solution found by GNvpro, and its error.", solution(problem, best[0])))
     parts = [_figure(problem.name, name, caption, figure, out) for name, caption, figure in figures]
     goal = "" if problem.goal is None else f" Goal: {problem.goal:.0e} in {problem.seconds:g} s."
+    published = "" if problem.published in ("", "-") else f"Published: {html.escape(problem.published)}."
     kind = "relative error (L2)" if problem.relative else "root mean square error"
     rows = "".join(
         f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{COLOURS[run.method]}"></i>'
@@ -86,7 +87,7 @@ def section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> str:
     )
     return (
         f'<section id="{problem.name}"><h2>{html.escape(problem.title)}</h2><p>{html.escape(problem.summary)}. '
-        f"Published: {html.escape(problem.published)}.{goal}</p>"
+        f"{published}{goal}</p>"
         f'<div class="wide"><table class="scores"><caption>{kind}, on points that nobody trained on; s: processor seconds.'
         "</caption><thead><tr><th>method</th><th>seed</th><th>best error</th><th>at s</th><th>last error</th><th>s</th>"
         "<th>to the goal, s</th></tr>"
