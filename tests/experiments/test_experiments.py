@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import gnvpro
 from gnvpro.data import cdr, data_directory
 from gnvpro.experiments import run as running
-from gnvpro.experiments.catalogue import EXPERIMENTS, spread
+from gnvpro.experiments.catalogue import EXPERIMENTS, scale_columns, spread
 from gnvpro.experiments.metrics import scores
 from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.settings import TITLES
@@ -316,3 +316,12 @@ def test_a_study_before_training_is_announced(small, monkeypatch, tmp_path):
     assert any("study of the inner accuracy" in line for line in before_training)
     run(Order("ellipse", ("gnvpro",), (0,), out=tmp_path), tell=said.append)
     assert sum("study" in line for line in said) == 1
+
+
+def test_columns_are_scaled_by_the_training_set_alone() -> None:
+    loaded = EXPERIMENTS["cdr"].load(0, None)
+    train, test = loaded.split.train[0], loaded.split.test[0]
+    scaled = scale_columns(loaded).split
+    assert torch.allclose(scaled.train[0].mean(0), torch.zeros_like(train[0]), atol=1e-12)
+    assert torch.allclose(scaled.train[0].std(0), torch.ones_like(train[0]))
+    assert torch.allclose(scaled.test[0] * train.std(0) + train.mean(0), test)
