@@ -10,8 +10,7 @@ joint Gauss-Newton matrix H of (theta, W) in place of the Hessian, gives
     log E  =  -n Phi / v  -  n K / 2 log(2 pi v)  +  r/2 log a1  +  p/2 log a2  -  1/2 log det H  (+ 1/2 log pdet B'B)
     v      =  2 Phi / K                                                    maximises it; K targets, least squares only
 
-(without the second term for the other losses). Targets that go together, as the concentrations at neighbouring points do, also
-have errors that go together: n is then smaller, by the share of the targets that are different (`effective_targets`).
+(without the second term for the other losses).
 
 The reduced Gauss-Newton matrix S, in Kaufman's form, is the Schur complement of the head's block in H, so both determinants,
 and the traces in the derivatives, are small dense algebra:

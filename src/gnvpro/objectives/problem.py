@@ -277,7 +277,7 @@ class Problem:
 
     @cached_property
     def n_independent(self) -> float:
-        """Observations that the evidence counts: targets that go together are not as many as they seem."""
+        """Observations that intervals count: targets that go together have errors that go together, and are not as many."""
         share = effective_targets(self.misfit) / self.network.n_targets if self.misfit.identity_hessian else 1.0
         return self.n_observed * share
 

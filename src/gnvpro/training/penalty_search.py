@@ -160,7 +160,7 @@ class PenaltySearch:
         if before is None or made.chosen.log_evidence > before.chosen.log_evidence:
             self.best = made
             gain = math.inf if before is None else made.chosen.log_evidence - before.chosen.log_evidence
-            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_independent * len(W)
+            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_observed * len(W)
             self.over = (gain <= tolerance and self.failures == 0) or self._longest_step(made) < 1e-6
             self.reach, self.failures = min(2 * self.reach, REACH), 0
         else:
@@ -253,7 +253,7 @@ def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> R
     problem = problem.with_passes(Dense().pass_plan(problem)) if is_assembled(problem) else problem
     point = problem.reduced.start(theta, WarmStart(W))
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    found = evidence(point, joint_matrix(point), at, problem.n_independent)
+    found = evidence(point, joint_matrix(point), at, problem.n_observed)
     point.free()
     chosen = Chosen(at.theta, at.head, noise(point, found), found.gamma, found.log)
     return Round(at, theta, point.W, bound, chosen, found.targets)
@@ -264,7 +264,7 @@ def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
     problem = point.problem
     if not problem.misfit.identity_hessian:
         return ()
-    return tuple(float(v) for v in noise_by_target(point, found, problem.n_independent).sqrt())
+    return tuple(float(v) for v in noise_by_target(point, found, problem.n_observed).sqrt())
 
 
 def joint_matrix(point: ReducedPoint) -> JointMatrix:
@@ -286,7 +286,7 @@ def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[Reduced
     matrix, subspace = assembled(point)
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
     posterior = JointPosterior.of(point, matrix, subspace, problem.n_independent)
-    return point, posterior, evidence(point, matrix, at, problem.n_independent)
+    return point, posterior, evidence(point, matrix, at, problem.n_observed)
 
 
 def is_assembled(problem: Problem) -> bool:
