@@ -114,7 +114,7 @@ def test_every_experiment_runs_by_all_its_methods(name, small, tmp_path):
     assert [r["method"] for r in results] == list(EXPERIMENTS[name].recommended.methods)
     for result in results:
         folder = tmp_path / name / f"{result['method']}-seed0"
-        assert {path.name for path in folder.iterdir()} - {"snapshots.npz"} == FILES
+        assert {path.name for path in folder.iterdir()} - {"snapshots.npz"} == {*FILES, "checkpoint.pt"}
         assert read(folder / "metrics.json") == result
         line_search = 8 if result["method"] == "lbfgs-vpro" else 0  # is not cut short
         assert result["work"] <= 18 + line_search
