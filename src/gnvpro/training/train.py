@@ -182,10 +182,9 @@ def train(
         process_group=processes,
         same_samples=chosen.whole_set,
     )
+    caps = {"work": plan.budgets, "seconds": plan.seconds, "iterations": plan.iterations}
     given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
-    check_settings(
-        processes, {**settings_of(problem, plan), "work": plan.budgets, "iterations": plan.iterations, **given}
-    )
+    check_settings(processes, {**settings_of(problem, plan), **caps, **given})
     warn_of_modes(model, stacklevel=3)
     warn_of_inputs(problem, stacklevel=3)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
