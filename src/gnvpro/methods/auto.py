@@ -54,7 +54,7 @@ class Auto:
         rtol: relative residual at which a Krylov space is large enough.
         dense: settings of its exact steps.
         reproducible: whether decisions follow from counts of operations, the same on every machine, rather than from seconds.
-            Where the work is limited they always do.
+            Where the work is limited, or in several processes, they always do.
     """
 
     max_rank: int = 20
@@ -77,7 +77,9 @@ class Auto:
         """Whether exact steps can be had, and one takes less than a minute or so."""
         if count_directions(problem) == 0 or not problem.eliminator.inverse_is_exact:
             return False
-        return exact_flops(self.dense, problem) <= MAX_EXACT_FLOPS and self.dense.why_not(problem) is None
+        if exact_flops(self.dense, problem) > MAX_EXACT_FLOPS:
+            return False
+        return problem.processes.all(self.dense.why_not(problem) is None)  # what one cannot, none does
 
     def first_solver(self, problem: Problem) -> str:
         """The kind of steps that it begins with on this problem where time is scarce; takes a pass or two to say."""

@@ -40,7 +40,7 @@ Trail = list[tuple[float, float]]
 def exact_flops(dense: Dense, problem: Problem) -> float:
     """Of an exact step: n m q^2 + q^3 / 3."""
     q = count_directions(problem)
-    return len(problem.inputs) * dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
+    return problem.n_samples * dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
 
 
 class Costs:
@@ -48,7 +48,9 @@ class Costs:
 
     def __init__(self, dense: Dense, reproducible: bool, problem: Problem, budget: Budget) -> None:
         self.dense, self.problem, self.budget = dense, problem, budget
-        self.kind = "work" if budget.work_is_scarce else "counts" if reproducible else "seconds"
+        # each process has a clock of its own, and all must decide alike
+        counted = reproducible or not problem.processes.alone
+        self.kind = "work" if budget.work_is_scarce else "counts" if counted else "seconds"
         self.matrices = 0  # that were made
         self.gone = 0.0  # before the run was resumed
         self._begun = self._clock()
@@ -66,7 +68,7 @@ class Costs:
     @property
     def squaring(self) -> float:
         """Passes that have as many operations as squaring the Jacobian."""
-        return exact_flops(self.dense, self.problem) / (4 * len(self.problem.inputs) * self.problem.network.n_theta)
+        return exact_flops(self.dense, self.problem) / (4 * self.problem.n_samples * self.problem.network.n_theta)
 
     def of_exact_step(self, of_pass: float) -> float:
         """What an exact step will cost, at so much for a pass."""
