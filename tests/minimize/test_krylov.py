@@ -121,8 +121,9 @@ models = st.builds(
 )
 
 
+# A badly conditioned model knows the length of its free step to 1e-7 or so: closer to it nothing is said.
 @settings(max_examples=150, deadline=None)
-@given(models, st.floats(1e-12, 1.0))
+@given(models, st.floats(1e-12, 1 - 1e-6) | st.just(1.0))
 def test_step_is_on_the_sphere_when_the_radius_is_active_and_never_outside(model, fraction):
     (A, b), rank = model
     local = model_of(arnoldi(lambda v: A @ v, b, rank, 0.0))

@@ -156,7 +156,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     # numbers and names
     "theta_penalty: negative": ({"theta_penalty": -1e-3}, ValueError, r"^theta_penalty must be at least 0.*-0\.001"),
     "theta_penalty: NaN": ({"theta_penalty": math.nan}, ValueError, r"^theta_penalty must be at least 0 and finite"),
-    "theta_penalty: a string": ({"theta_penalty": "small"}, TypeError, r"^theta_penalty must be a number"),
+    "theta_penalty: a string": ({"theta_penalty": "small"}, ValueError, r"^theta_penalty must be a number, or .auto."),
     "theta_penalty: negative with an operator": ({"theta_penalty": gnvpro.Tikhonov(-1.0)}, ValueError, r"^theta_penalty must be"),
     "theta_penalty: operator of another size": ({"theta_penalty": gnvpro.Tikhonov(1.0, op(7))}, ValueError, r"^theta_penalty's operator.*\(7,\).*39 entries"),
     "theta_penalty: operator that is a matrix": ({"theta_penalty": gnvpro.Tikhonov(1.0, torch.eye(39))}, TypeError, r"^theta_penalty's operator must be"),

@@ -150,7 +150,7 @@ def test_validation_may_be_weighted_too() -> None:
 
 BAD = {
     "too few": (torch.ones(3), ValueError, r"^sample_weight must have shape \(20,\), one per sample, got \(3,\)"),
-    "a column": (torch.ones(20, 1), ValueError, r"^sample_weight must have shape \(20,\)"),
+    "a column": (torch.ones(20, 1), ValueError, r"^sample_weight of shape \(20, 1\) is one per entry.*shape \(20,\)"),
     "negative": (1.0 - COUNTS, ValueError, r"^sample_weight must not be negative, got -2 for sample 1"),
     "all zero": (0.0 * COUNTS, ValueError, r"^sample_weight is zero for every sample"),
     "NaN": (torch.full((20,), torch.nan), ValueError, r"^sample_weight holds NaN"),
