@@ -108,6 +108,7 @@ def test_inputs_are_spread_by_one_constant():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the validation loss was")  # there is nothing to learn in these few samples
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_by_all_its_methods(name, small, tmp_path):
     results = run(Order(name, work=18, out=tmp_path))
