@@ -26,7 +26,7 @@ demo: $(READY)
 	$(BIN)/gnvpro train $(DEMO)/resonance.csv --target amplitude --out $(DEMO)/resonance --overwrite
 	$(BIN)/gnvpro report $(DEMO) --cover $(DEMO)/first.png
 
-# Everything, in under ten minutes; `check` is for between two edits: no slow tests, two variants of each of the others.
+# Everything, in under ten minutes; `check` is for between two edits: no slow tests, one variant of each of the others.
 test: lint types tests
 
 check: lint types

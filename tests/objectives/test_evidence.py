@@ -87,6 +87,7 @@ def test_a_penalty_that_leaves_directions_free_counts_the_others() -> None:
     assert evidence(point, matrix, AT, 30).slopes[0] == pytest.approx((high - low) / (2 * h), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "outputs"), LOSSES)
 def test_quadrature_agrees_with_dense_algebra_on_average(loss: str, outputs: int) -> None:
     point = make(loss, outputs)

@@ -222,6 +222,7 @@ def test_pickled_and_cloned(iris) -> None:
     assert not hasattr(fresh, "module_")
 
 
+@pytest.mark.slow
 def test_grid_search_in_a_pipeline(iris) -> None:
     pipeline = make_pipeline(MinMaxScaler(), GNvproClassifier(**QUICK))
     search = GridSearchCV(pipeline, {"gnvproclassifier__hidden": [(2,), (4,)]}, cv=2).fit(*iris)
