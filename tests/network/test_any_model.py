@@ -14,8 +14,6 @@ from torch.nn.utils import parametrizations
 import gnvpro
 from gnvpro.network.derivatives.substitutes import SUBSTITUTES, Substituted
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch.compile's own import of it
-
 N = 30
 G = torch.Generator().manual_seed(0)
 FLAT = torch.randn(N, 6, generator=G, dtype=torch.float64)
