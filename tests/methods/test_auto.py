@@ -17,11 +17,12 @@ import gnvpro
 from checks import F64
 from gnvpro.methods import race as racing
 from gnvpro.methods.protocol import Budget, Start
-from gnvpro.methods.race import Cheap, Race
+from gnvpro.methods.race import Cheap, Costs, Race
 from gnvpro.methods.steps import QuasiNewtonSteps
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.work import WorkMeter
 from gnvpro.networks import NeuralODE
+from gnvpro.processes import Processes
 
 INPUTS = torch.rand(150, 3, generator=torch.Generator().manual_seed(5), dtype=F64) * 4 - 2
 LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2].sin()).long() + (INPUTS.square().sum(1) > 4).long()
@@ -231,3 +232,17 @@ def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pyte
             assert race.iterate()
         best = min(cost_to(goal, 2.0, cheap_gain), cost_to(goal, 20.0, exact_gain))
         assert clock.now <= 1.3 * best + 60, f"Phi = {goal:.1e}: {clock.now:g} against {best:g}"
+
+
+def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
+    """Each has a clock of its own; were they to decide differently, they would wait for each other for ever."""
+    problem = gnvpro.Problem(
+        nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double(),
+        torch.rand(9, 2, dtype=torch.float64),
+        torch.rand(9, 1, dtype=torch.float64),
+        loss="least_squares",
+    )
+    budget = Budget(problem.meter, math.inf)
+    assert Costs(gnvpro.Dense(), False, problem, budget).kind == "seconds"
+    monkeypatch.setattr(Processes, "alone", property(lambda self: False))
+    assert Costs(gnvpro.Dense(), False, problem, budget).kind == "counts"
