@@ -45,6 +45,22 @@ def test_rotations_of_the_problem_do_not_slow_it() -> None:
     assert values[0] < 0.1 * values[1]
 
 
+def test_rounding_errors_do_not_choose_the_coordinates() -> None:
+    """A first gradient of rank one leaves most coordinates open; those of two runs must be the same."""
+    torch.manual_seed(0)
+    first = torch.randn(6, 1, dtype=torch.float64) @ torch.randn(1, 5, dtype=torch.float64)
+    later = torch.randn(25, 6, 5, dtype=torch.float64)
+    ends = []
+    for error in (0.0, 1e-16):
+        w = nn.Parameter(torch.zeros(6, 5, dtype=torch.float64))
+        optimizer = RotatedAdam([w], lr=0.1)
+        for gradient in (first, *later):
+            w.grad = gradient + error * torch.randn_like(gradient)
+            optimizer.step()
+        ends.append(w.detach())
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 1, 2, 2), (1, 4), (4, 300)])
 def test_parameters_of_every_shape_are_moved_to_the_minimum(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)

@@ -94,7 +94,7 @@ def test_the_trained_model_is_that_of_repeated_samples(name: str, method: str) -
     [
         gnvpro.GNvpro(),
         gnvpro.GNvpro(batches=gnvpro.Batches(6)),
-        gnvpro.AdamVPro(batch_size=6, rotate=False),  # axes of no gradient are rounding error's to choose
+        gnvpro.AdamVPro(batch_size=6),
         gnvpro.Adam(),
         gnvpro.Adam(batch_size=6),
     ],

@@ -60,7 +60,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
     "adam": {"method": gnvpro.Adam(lr=1e-2, batch_size=16)},
     "nesterov": {"method": gnvpro.Nesterov(lr=1e-2, batch_size=16)},
-    "adam-vpro": {"method": gnvpro.AdamVPro(batch_size=20, lr=1e-2, rotate=False)},
+    "adam-vpro": {"method": gnvpro.AdamVPro(batch_size=20, lr=1e-2)},
     "batches": {"method": gnvpro.GNvpro(solver="krylov", batches=gnvpro.Batches(25, iterations=2))},
     "newton-krylov": {"method": gnvpro.GNvpro(solver="krylov", eliminator=gnvpro.NewtonKrylov())},
 }

@@ -63,8 +63,7 @@ class AdamVPro(Method):
         lr: the learning rate at the start. Left out, it is found by short trials; 5e-3 where the budget has no room for them.
         batch_size: samples per step. Left out: 512, or a sixteenth of the samples where that is less.
         batch_head: how the head is held near the last one on a batch.
-        rotate: whether ADAM runs in the eigenvectors of each layer's second moments. Rounding errors choose among those that
-            have no gradient yet, so that other chunks of samples, for example, lead to another model.
+        rotate: whether ADAM runs in the eigenvectors of each layer's second moments.
         head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of all samples, at the start
             and at the end of the budget (for least squares, at every reading).
 

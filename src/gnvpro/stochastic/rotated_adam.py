@@ -10,6 +10,11 @@ them is called SOAP). The eigenvectors follow L and R by one orthogonal iteratio
 
     U  <-  orthogonal factor of L U
 
+Where L has no eigenvalue to speak of (a batch may know fewer directions than a layer has), rounding errors would choose among
+its eigenvectors, and ADAM goes elsewhere in other ones. A small diagonal of different entries added to L chooses instead:
+
+    L + D,        D = DISTINCT * mean(diag L) * diag(1, ..., m) / m
+
 Parameters with more than two axes are matrices of their first axis against the others. An axis longer than `max_side`,
 and every vector, is left as it is; without rotations this is ADAM.
 
@@ -28,6 +33,7 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 
 SIDES = ("left", "right")
+DISTINCT = 1e-5  # of the mean eigenvalue: what sets those apart that have no size of their own
 
 
 class RotatedAdam(torch.optim.Optimizer):
@@ -113,7 +119,7 @@ class Rotated:
                 A = G if side == "left" else G.T
                 moment = state[side].mul_(beta2).addmm_(A, A.T, alpha=1 - beta2)
                 if renew:
-                    state[f"{side}_vectors"] = _orthogonal(moment @ state[f"{side}_vectors"])
+                    state[f"{side}_vectors"] = _orthogonal(_distinct(moment) @ state[f"{side}_vectors"])
 
 
 def _first_state(G: Tensor, max_side: int) -> dict[str, Any]:
@@ -122,9 +128,16 @@ def _first_state(G: Tensor, max_side: int) -> dict[str, Any]:
         for side, length, moment in zip(SIDES, G.shape, (lambda: G @ G.T, lambda: G.T @ G), strict=True):
             if 1 < length <= max_side:
                 state[side] = moment()
-                vectors = torch.linalg.eigh(state[side].double())[1]
+                vectors = torch.linalg.eigh(_distinct(state[side].double()))[1]
                 state[f"{side}_vectors"] = vectors.flip(1).to(G.dtype)
     return state
+
+
+def _distinct(moment: Tensor) -> Tensor:
+    """L + D."""
+    count = len(moment)
+    steps = torch.arange(1, count + 1, dtype=moment.dtype, device=moment.device) / count
+    return moment + (DISTINCT * moment.diagonal().mean() * steps).diag()
 
 
 def _rotated(G: Tensor, state: dict[str, Any]) -> Tensor:
