@@ -72,9 +72,9 @@ def rowwise(f: Callable[..., Any], *values: Any, columns: int | None = None) -> 
 
     Left out, there are as many columns as the widest of the values has. A tensor beside `Rows` is the same for all rows.
     """
-    streamed = [value for value in values if isinstance(value, Rows)]
-    if not streamed:
+    if Rows not in map(type, values):
         return f(*values)
+    streamed = [value for value in values if isinstance(value, Rows)]
     shape = (streamed[0].shape[0], columns or max(value.shape[1] for value in streamed))
     return Rows(lambda chunk: f(*parts(values, chunk)), shape, streamed[0].device)
 

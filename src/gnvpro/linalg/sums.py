@@ -62,7 +62,7 @@ class SampleSum:
 
     def sum(self, f: Callable[..., Tensor], *rows: Any) -> Tensor:
         """One sum over all samples."""
-        return self.sums(lambda *at_hand: (f(*at_hand),), *rows)[0]
+        return self.total(f(*rows))
 
     def inner(self, A: Tensor, B: Tensor) -> Tensor:
         """A' B, summed over the rows."""
@@ -123,6 +123,10 @@ class ChunkedSum(SampleSum):
             del chunk, new  # before the next one is read
         assert added is not None
         return self.totals(added)
+
+    def sum(self, f: Callable[..., Tensor], *rows: Any) -> Tensor:
+        """One pass over the chunks for one sum."""
+        return self.sums(lambda *at_hand: (f(*at_hand),), *rows)[0]
 
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """From the factor of [A B]."""

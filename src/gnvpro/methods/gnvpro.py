@@ -31,7 +31,7 @@ def as_solver(solver: str | Solver) -> Solver:
 
 def why_no_products(method: str, problem: Problem) -> str | None:
     """Why Gauss-Newton steps cannot be made for this model, and what can."""
-    trouble = problem.network.why_no_products(problem.few)
+    trouble = problem.network.no_products
     return trouble and f"method={method!r} cannot be used: {trouble}; use method='lbfgs-vpro' or 'adam'"
 
 

@@ -170,7 +170,7 @@ class TrustRegion(Generic[PointT]):
             if further.norm < 1.1 * step.norm:  # that was the model's own minimum
                 break
             trial.free()
-            there = self.objective.at(self.point.x + further.d_x, self.point)
+            there = self.objective.at(self.point.x + further.d_x, trial)  # the head near by is a better start
             if not there.value < trial.value:  # also when it is not a number
                 break
             step, trial, self.bound = further, there, 2 * further.norm

@@ -56,6 +56,7 @@ class SeparableNetwork:
     model: nn.Module
     location: HeadLocation
     habits: Habits = field(default_factory=Habits)
+    no_products: str | None = field(default=None, init=False)  # why there are none with the Jacobian and its transpose
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
 
@@ -77,9 +78,12 @@ class SeparableNetwork:
             with restored(model):
                 network = SeparableNetwork(model, find_head(model, inputs[:2], head))
             network.habits = find_habits(model, network._run, inputs)
-            if network.why_no_products(inputs) is not None:
+            network.no_products = network._why_no_products(inputs)
+            if network.no_products is not None:
                 plain, network.habits = network.habits, replace(network.habits, substitutes=True)
-                if network.why_no_products(inputs) is not None:
+                if network._why_no_products(inputs) is None:
+                    network.no_products = None
+                else:
                     network.habits = plain
             return network
 
@@ -271,8 +275,7 @@ class SeparableNetwork:
             self._footprints[key] = footprint(passes, inputs[:4])
         return self._footprints[key]
 
-    def why_no_products(self, inputs: Inputs) -> str | None:
-        """Why products with the Jacobian and its transpose cannot be computed; None where they can."""
+    def _why_no_products(self, inputs: Inputs) -> str | None:
         if not self.n_theta:
             return None
         theta = self.theta()

@@ -33,7 +33,9 @@ def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -
 def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
     """The same for a module that is known not to share a parameter: looking takes longer than a small layer does."""
     made = _linearize(module, params, inputs)
-    return None if made is None else Chain(made[0], (Link(made[1], {name: name for name in params}),))
+    if made is None or isinstance(made[1], Chain):
+        return made and made[1]
+    return Chain(made[0], (Link(made[1], {name: name for name in params}),))
 
 
 def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Layer] | None:
@@ -73,7 +75,8 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
         if made is None:
             return None
         output, part = made
-        links.append(Link(part, {key: prefix + key for key in own}))
+        inside = part.links if isinstance(part, Chain) else (Link(part, {key: key for key in own}),)
+        links += [Link(link.part, {key: prefix + name for key, name in link.names.items()}) for link in inside]
     if sum(len(link.names) for link in links) < len(params):  # some belong to no layer
         return None
     return Chain(output, tuple(links))
