@@ -28,10 +28,9 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
-from gnvpro.head.eliminator import Eliminator, append_bias_column
+from gnvpro.head.eliminator import Eliminator
 from gnvpro.head.newton import Newton, NewtonKrylov
 from gnvpro.head.newton_cg import NewtonCG
-from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.process_sums import sum_over
 from gnvpro.linalg.sums import ChunkedSum, SampleSum
 from gnvpro.network.evaluation import bare
@@ -40,17 +39,16 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.arguments import (
-    as_tensor,
     check_alpha,
     check_inputs,
     check_model,
     check_penalty,
-    check_runs,
     check_sample_weight,
     check_targets,
 )
 from gnvpro.objectives.evidence import effective_targets, first_penalties
 from gnvpro.objectives.full import FullObjective
+from gnvpro.objectives.held_out import HeldOut, hold_out
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.objectives.stream import Stream
 from gnvpro.problem.losses import Loss, get_loss
@@ -59,27 +57,8 @@ from gnvpro.problem.penalties import BoundPenalty, Tikhonov
 from gnvpro.processes import Processes
 from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
-from gnvpro.samples.source import Samples
 
 MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # of the inner problem, which has no minimum to converge to
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Samples that nothing is fitted to."""
-
-    inputs: Inputs
-    misfit: Misfit
-    passes: PassPlan
-    targets: Tensor | None = None  # as given, where they are held
-
-    def targets_like(self, outputs: Tensor) -> Tensor:
-        """The targets as given, in the shape of outputs that have as many entries: (n,) beside (n, 1) would be broadcast."""
-        if self.targets is None:
-            raise ValueError(
-                "metrics needs validation samples that are held in memory; give a part of them, or leave it out"
-            )
-        return self.targets.reshape(outputs.shape) if self.targets.numel() == outputs.numel() else self.targets
 
 
 @dataclass(frozen=True)
@@ -139,64 +118,67 @@ class Problem:
         same_samples: bool = True,
     ) -> None:
         self.processes = Processes.of(process_group)
-        self.same_samples = same_samples
-        several = not self.processes.alone
+        self.same_samples, self.head = same_samples, head
         with self.processes.together():
             model = bare(check_model(model))
             self.loss = get_loss(loss)
-            usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
-            self.penalty = check_penalty(usual if theta_penalty is None else theta_penalty)
-            alpha = check_alpha("head_penalty", usual if head_penalty is None else head_penalty)
-            self.searched = Searched(self.penalty.alpha == "auto", alpha == "auto")
-            self.head_penalty = 1.0 if alpha == "auto" else alpha
+            self._take_penalties(theta_penalty, head_penalty)
             if memory is not None:
                 check_number("memory", memory, 0.0, strict=True)
-            self.head = head
             weights, stream = self._take(inputs, targets, sample_weight, model)
-        if several:
-            self.processes.check_same(
-                self._common(model, weights is not None or (stream is not None and stream.weighted))
-            )
+        if not self.processes.alone:
+            weighted = weights is not None or (stream is not None and stream.weighted)
+            self.processes.check_same(self._common(model, weighted))
         self.few = self._few()
         with self.processes.together():
             self.network = self._see(model)
             self.theta_penalty = self._bind()
+            self.eliminator = self._choose_eliminator(eliminator)
             if stream is not None:
-                self.inputs = stream = stream.check(self.network, self.loss)
-                rows = torch.zeros(0)
+                stream = stream.check(self.network, self.loss)
             else:
                 assert not isinstance(self.inputs, Streamed)
                 rows = check_targets("targets", targets, self.inputs, self.network, self.loss, weights=weights)
-            self.eliminator = self._choose_eliminator(eliminator)
-        if weights is not None:
-            rows, weights = self._without_samples_of_no_weight(rows, weights)
         self.memory = self._least_memory(memory)
-        count = int(self.processes.gather([len(self.inputs)]).sum())
-        over = sum_over(self.processes).of_samples(count)
-        if stream is not None:
-            if (
-                not stream.same_samples
-                and eliminator is None
-                and isinstance(self.eliminator, Newton | NewtonCG | NewtonKrylov)
-            ):
-                self.eliminator = replace(self.eliminator, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
-            weight = stream.observed
-            self.inputs = stream = stream.shared(over)
-            self.misfit = stream.misfit(self.passes.size, over)
-        else:
-            weight = (
-                rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(weights.numel(), 1)
-            )
-            self.misfit = Misfit.mean(self.loss, rows, weights, over)
-        if self.misfit.by_entry and any(isinstance(p, str) for p in (theta_penalty, head_penalty)):
+        observed = self._hold(rows, weights) if stream is None else self._read(stream, tries=eliminator is None)
+        if self.misfit.by_entry and (self.searched.theta or self.searched.head):
             raise ValueError(
                 "penalties from the data ('auto') need one sample_weight per sample, not one per entry; give numbers"
             )
-        self.meter = WorkMeter(count)
+        self.meter = WorkMeter(self.n_samples)
         # how many observations the evidence counts: rows, or the sum of their weights
-        self.n_observed = float(self.misfit.over.total(torch.tensor(float(weight), dtype=torch.float64)))
+        self.n_observed = float(self.misfit.over.total(torch.tensor(float(observed), dtype=torch.float64)))
         self._set_first_penalties()
         self.processes.spread([*model.parameters(), *model.buffers()])
+
+    def _take_penalties(self, theta: float | str | Tikhonov | None, head: float | str | None) -> None:
+        """Numbers, or which are to be found from the data."""
+        usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
+        self.penalty = check_penalty(usual if theta is None else theta)
+        alpha = check_alpha("head_penalty", usual if head is None else head)
+        self.searched = Searched(self.penalty.alpha == "auto", alpha == "auto")
+        self.head_penalty = 1.0 if alpha == "auto" else alpha
+
+    def _hold(self, rows: Tensor, weights: Tensor | None) -> float:
+        """The misfit of samples that are held; how many there are, or the sum of their weights."""
+        if weights is not None:
+            rows, weights = self._without_samples_of_no_weight(rows, weights)
+        self.misfit = Misfit.mean(self.loss, rows, weights, self._over_all())
+        return rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(weights.numel(), 1)
+
+    def _read(self, stream: Stream, tries: bool) -> float:
+        """The same for samples that are read in chunks, with few tries at a head that changing samples keep from converging."""
+        if tries and not stream.same_samples and isinstance(self.eliminator, Newton | NewtonCG | NewtonKrylov):
+            self.eliminator = replace(self.eliminator, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
+        self.inputs = stream
+        over = self._over_all()
+        self.inputs = shared = stream.shared(over)
+        self.misfit = shared.misfit(self.passes.size, over)
+        return stream.observed
+
+    def _over_all(self) -> SampleSum:
+        """Sums over the samples of all processes."""
+        return sum_over(self.processes).of_samples(int(self.processes.gather([len(self.inputs)]).sum()))
 
     def _take(self, inputs: Any, targets: Any, weights: Any, model: nn.Module) -> tuple[Tensor | None, Stream | None]:
         """Inputs, and weights or a stream where they are not held."""
@@ -394,37 +376,4 @@ class Problem:
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
         """Samples to validate on, checked."""
-        network, several = self.network, not self.processes.alone
-        source = as_stream("validation ", inputs, targets, sample_weight)
-        if source is not None:
-            return self._held_out_stream(source)
-        with self.processes.together():
-            inputs = check_inputs("validation inputs", inputs, network.model, may_be_empty=several)
-            if len(inputs):
-                check_runs("validation inputs", inputs, network)
-            weights = check_sample_weight("validation weights", sample_weight, inputs, may_be_zero=several)
-            rows = check_targets("validation targets", targets, inputs, network, self.loss, weights=weights)
-        count = int(self.processes.gather([len(inputs)]).sum())
-        if not count or (weights is not None and self.processes.all(not weights.any())):
-            raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")
-        misfit = Misfit.mean(self.loss, rows, weights, self._others.of_samples(count))
-        given = as_tensor("validation targets", targets)
-        return HeldOut(inputs, misfit, network.pass_plan(inputs, self.memory), given)
-
-    def _held_out_stream(self, source: Samples) -> HeldOut:
-        with self.processes.together():
-            stream = Stream.of("validation ", source, self.network.model)
-            check_runs("validation inputs", stream, self.network)
-            stream = stream.check(self.network, self.loss)
-        over = self._others.of_samples(int(self.processes.gather([len(stream)]).sum()))
-        stream, passes = stream.shared(over), self.network.pass_plan(stream, self.memory)
-        return HeldOut(stream, stream.misfit(passes.size, over), passes)
-
-    def outputs(self, theta: Tensor, W: Tensor, held_out: HeldOut) -> Tensor:
-        """The outputs on held-out samples; not counted as work."""
-        features = self.network.features(theta, held_out.inputs, held_out.passes)
-        return matmul_small(append_bias_column(features, self.network.bias), W.T)
-
-    def shaped_outputs(self, theta: Tensor, W: Tensor, held_out: HeldOut) -> Tensor:
-        """The same in the shape that the model gives them."""
-        return self.network.shaped(self.outputs(theta, W, held_out), len(held_out.inputs))
+        return hold_out(self, self._others, inputs, targets, sample_weight)

@@ -15,7 +15,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,56 +22,24 @@ from typing import Any
 from torch import Tensor, nn
 
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods.protocol import Budget, Iterate, Method, Running, Start, State
+from gnvpro.methods.protocol import Budget, Iterate, Running, Start, State
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import loaded_bound, saved_bound
 from gnvpro.minimize.trust_region import StepReport
-from gnvpro.objectives.problem import HeldOut, Problem
+from gnvpro.objectives.problem import Problem
 from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
-from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.journal import Journal
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
 from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
-from gnvpro.training.scores import Improved, Judge, Scores
+from gnvpro.training.plan import Best, Cursor, Plan
+from gnvpro.training.scorer import Scorer
+from gnvpro.training.scores import Improved, Scores
 
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run is to do."""
-
-    method: Method
-    budgets: tuple[float, ...]  # work units, one per level
-    seconds: float
-    iterations: float
-    judge: Judge
-    patience: float  # iterations without a better validation score
-    checkpoint: Checkpoint | None
-
-
-@dataclass
-class Cursor:
-    """Where a run stands."""
-
-    level: int = 0
-    sweep: int = 0
-    batch: int = 0
-    done: int = 0  # iterations on this batch
-
-
-@dataclass(frozen=True)
-class Best:
-    """The model with the best validation score so far."""
-
-    level: int
-    score: float
-    theta: Tensor
-    W: Tensor
 
 
 class Run:
@@ -81,15 +48,13 @@ class Run:
     def __init__(
         self,
         problem: Problem,
-        validation: HeldOut | None,
-        measured: HeldOut | None,
+        scorer: Scorer,
         plan: Plan,
         listeners: Sequence[Listener],
         identity: dict[str, Any],
     ) -> None:
-        self.problem, self.validation, self.plan = problem, validation, plan
+        self.problem, self.scorer, self.plan = problem, scorer, plan
         self.processes = problem.processes
-        self.measured = measured  # samples of the metrics, where there are any
         self.identity = identity
         self.journal = Journal(plan.checkpoint, listeners)
         self.meter, self.batches = problem.meter, plan.method.parts()
@@ -276,10 +241,7 @@ class Run:
 
     def _take_model(self, model: nn.Module, memory: float) -> None:
         self.problem = self.problem.of_model(model, memory)
-        self.validation, self.measured = (
-            each and dataclasses.replace(each, passes=self.problem.network.pass_plan(each.inputs, memory))
-            for each in (self.validation, self.measured)
-        )
+        self.scorer = self.scorer.within(self.problem.network, memory)
 
     def _finish(self) -> None:
         """Keep the best model if asked to, eliminate its head over all samples if that is due, write the last checkpoint."""
@@ -347,33 +309,12 @@ class Run:
         return agreed(self.processes, record, point.theta, point.W)
 
     def _validate(self, theta: Tensor, W: Tensor) -> None:
-        """Score the model on the validation set, and remember it where it is the best; passes over it are not work."""
-        validation, judge = self.validation, self.plan.judge
-        loss = accuracy = None
-        if validation is not None:
-            outputs = self.problem.outputs(theta, W, validation)
-            loss, accuracy = validation.misfit.value(outputs), validation.misfit.accuracy(outputs)
-        self._scores = Scores(loss, accuracy, self.measure(theta, W))
+        """Score the model on the validation set, and remember it where it is the best."""
+        self._scores = self.scorer.scores(self.problem.network, theta, W)
         # The best model of an earlier level is not the network that this run will return.
-        rank = (self.cursor.level, judge.score(self._scores))
-        if judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
+        rank = (self.cursor.level, self.plan.judge.score(self._scores))
+        if self.plan.judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
             self.best = Best(*rank, theta.clone(), W.clone())
-
-    def measure(self, theta: Tensor, W: Tensor) -> dict[str, float] | None:
-        """The metrics of a model, where there are any."""
-        if self.measured is None:
-            return None
-        outputs = self.problem.shaped_outputs(theta, W, self.measured)
-        targets = self.measured.targets_like(outputs)
-        values = {name: metric.value(name, outputs, targets) for name, metric in self.plan.judge.metrics.items()}
-        return values if self.processes.alone else self._mean_over_processes(values, len(outputs))
-
-    def _mean_over_processes(self, values: dict[str, float], samples: int) -> dict[str, float]:
-        """Metrics of parts of the samples, weighted by their numbers."""
-        count, *totals = (
-            self.processes.gather([samples, *(samples * value for value in values.values())]).sum(0).tolist()
-        )
-        return {name: total / count for name, total in zip(values, totals, strict=True)}
 
     def _stalled(self) -> bool:
         """Whether the validation score has not improved for too long."""

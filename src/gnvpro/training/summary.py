@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from torch import nn
 
 from gnvpro.minimize.status import Status
-from gnvpro.objectives.problem import HeldOut, Problem
+from gnvpro.objectives.held_out import HeldOut
+from gnvpro.objectives.problem import Problem
 from gnvpro.progress import duration
 from gnvpro.samples.several import shapes_of
 from gnvpro.training.history import Record

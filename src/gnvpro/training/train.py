@@ -16,7 +16,8 @@ from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.objectives.arguments import check_model, check_validation
-from gnvpro.objectives.problem import HeldOut, Problem
+from gnvpro.objectives.held_out import HeldOut
+from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.stream import Stream
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
@@ -30,9 +31,11 @@ from gnvpro.training.history import Record
 from gnvpro.training.inspection import warn_of_inputs
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listener
+from gnvpro.training.plan import Plan
 from gnvpro.training.result import Result
-from gnvpro.training.run import Plan, Run
+from gnvpro.training.run import Run
 from gnvpro.training.sample_digest import SampleDigest
+from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import RESERVED, Judge, Metric, check_metrics, warn_of_rise
 from gnvpro.training.summary import setup_of
 
@@ -196,8 +199,9 @@ def train(
                 raise ValueError(trouble)
         identity = {} if checkpoint is None else run_identity(problem, held_out, plan)
         measured = None if not named else held_out or problem.held_out(inputs, targets, sample_weight)
-        run = Run(problem, held_out, measured, plan, watchers if processes.is_first else [], identity)
-        run.measure(problem.theta(), problem.W())  # a metric that fails does so before any work
+        scorer = Scorer(held_out, measured, named, processes)
+        scorer.measure(problem.network, problem.theta(), problem.W())  # a metric that fails does so before any work
+        run = Run(problem, scorer, plan, watchers if processes.is_first else [], identity)
         path = path_of(checkpoint)
         if resume and path is not None and processes.from_first(path.exists):
             with taken_up(path, model, lambda: run.taking_up):

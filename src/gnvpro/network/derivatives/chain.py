@@ -33,9 +33,10 @@ def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -
 def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
     """The same for a module that is known not to share a parameter: looking takes longer than a small layer does."""
     made = _linearize(module, params, inputs)
-    if made is None or isinstance(made[1], Chain):
-        return made and made[1]
-    return Chain(made[0], (Link(made[1], {name: name for name in params}),))
+    if made is None:
+        return None
+    output, part = made
+    return part if isinstance(part, Chain) else Chain(output, (Link(part, {name: name for name in params}),))
 
 
 def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Layer] | None:

@@ -1,0 +1,141 @@
+"""The parameters of a model as two numerical objects: theta, one vector, and W, the matrix of the head.
+
+theta is every trainable parameter outside of the head, in the order of `model.named_parameters()`, as one float64 vector.
+W has one row per output; the head's bias, where there is one, is its last column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.network.find_head import HeadLocation
+
+
+@dataclass
+class Parameters:
+    """theta and W of a model whose head is known."""
+
+    model: nn.Module
+    location: HeadLocation
+    names: list[str] = field(init=False)
+    shapes: list[tuple[int, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        head = {id(p) for p in self.location.head.parameters()}
+        self._own = dict(self.model.named_parameters())
+        self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
+        self.names = list(self._parameters)
+        self.shapes = [tuple(p.shape) for p in self._parameters.values()]
+        self._sizes = [p.numel() for p in self._parameters.values()]
+        self._dtypes = [p.dtype for p in self._parameters.values()]
+
+    # -- the head
+
+    @property
+    def bias(self) -> bool:
+        """Whether the head has a bias."""
+        return self.location.head.bias is not None
+
+    @property
+    def n_features(self) -> int:
+        """The number of features, without the column of ones."""
+        return self.location.head.weight.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """The number of outputs."""
+        return self.location.head.weight.shape[0]
+
+    def rows(self, values: Tensor) -> Tensor:
+        """What the head takes or gives, one row for each of its applications."""
+        if isinstance(self.location.head, nn.Conv2d):
+            values = values.movedim(1, -1)
+        return values.reshape(-1, values.shape[-1])
+
+    def target_rows(self, targets: Tensor) -> Tensor:
+        """Targets as one row for each application of the head, or one label where they are labels."""
+        if len(self.location.output_shape) == 1:
+            return targets
+        return self.rows(targets) if targets.ndim == len(self.location.output_shape) + 1 else targets.reshape(-1)
+
+    def shaped(self, rows: Tensor, samples: int) -> Tensor:
+        """Outputs in the shape that the model gives them."""
+        return self._unrows(rows, torch.Size((samples, *self.location.output_shape)))
+
+    def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        if isinstance(self.location.head, nn.Conv2d):
+            n, c, *pixels = shape
+            return rows.reshape(n, *pixels, c).movedim(-1, 1)
+        return rows.reshape(shape)
+
+    # -- theta
+
+    @property
+    def n_theta(self) -> int:
+        """The number of trainable parameters outside of the head."""
+        return sum(self._sizes)
+
+    @property
+    def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parameters in theta."""
+        return list(zip(self.names, self.shapes, strict=True))
+
+    def theta(self) -> Tensor:
+        """The model's own theta, as a float64 vector."""
+        parts = [p.detach().reshape(-1).to(torch.float64) for p in self._parameters.values()]
+        return (
+            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.head.weight.device)
+        )
+
+    def split(self, theta: Tensor) -> dict[str, Tensor]:
+        """A vector like theta as tensors by parameter name, in each parameter's dtype."""
+        pieces = theta.split_with_sizes(self._sizes)
+        return {
+            name: piece.view(shape).to(dtype)
+            for name, piece, shape, dtype in zip(self.names, pieces, self.shapes, self._dtypes, strict=True)
+        }
+
+    def join(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split`; parameters that are missing count as zero."""
+        if not self.names:
+            return self.theta()
+        return torch.cat(
+            [
+                tensors[name].reshape(-1).to(torch.float64)
+                if name in tensors
+                else p.new_zeros(p.numel(), dtype=torch.float64)
+                for name, p in self._parameters.items()
+            ]
+        )
+
+    def split_head(self, W: Tensor) -> dict[str, Tensor]:
+        """W as the head's own parameters, by name in the model."""
+        prefix, head = f"{self.location.head_name}." if self.location.head_name else "", self.location.head
+        parts = {f"{prefix}weight": W[:, : self.n_features].reshape(head.weight.shape).to(head.weight.dtype)}
+        if head.bias is not None:
+            parts[f"{prefix}bias"] = W[:, -1].to(head.bias.dtype)
+        return parts
+
+    def join_head(self, parts: dict[str, Tensor]) -> Tensor:
+        """The reverse of `split_head`."""
+        columns = [part.reshape(self.n_targets, -1).to(torch.float64) for part in parts.values()]
+        return torch.cat(columns, 1)
+
+    def W(self) -> Tensor:
+        """The model's own head, the bias as last column."""
+        own = self.location.head.named_parameters(recurse=False)
+        return self.join_head({name: p.detach() for name, p in own})
+
+    def store(self, theta: Tensor, W: Tensor) -> None:
+        """Write theta and W into the model."""
+        values = {**self.split(theta), **self.split_head(W)}
+        with torch.no_grad():
+            torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the head, and so its input, is computed in."""
+        return self.location.head.weight.dtype

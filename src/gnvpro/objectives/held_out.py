@@ -1,0 +1,86 @@
+"""Samples that nothing is fitted to: validation sets, held in memory or read in chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gnvpro.head.eliminator import append_bias_column
+from gnvpro.linalg.columns import matmul_small
+from gnvpro.linalg.sums import SampleSum
+from gnvpro.network.passes import PassPlan
+from gnvpro.network.separable import SeparableNetwork
+from gnvpro.objectives.arguments import as_tensor, check_inputs, check_runs, check_sample_weight, check_targets
+from gnvpro.objectives.stream import Stream
+from gnvpro.problem.misfit import Misfit
+from gnvpro.samples.choose import as_stream
+from gnvpro.samples.several import Inputs
+from gnvpro.samples.source import Samples
+
+if TYPE_CHECKING:
+    from gnvpro.objectives.problem import Problem
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Samples that nothing is fitted to."""
+
+    inputs: Inputs
+    misfit: Misfit
+    passes: PassPlan
+    targets: Tensor | None = None  # as given, where they are held
+
+    def targets_like(self, outputs: Tensor) -> Tensor:
+        """The targets as given, in the shape of outputs that have as many entries: (n,) beside (n, 1) would be broadcast."""
+        if self.targets is None:
+            raise ValueError(
+                "metrics needs validation samples that are held in memory; give a part of them, or leave it out"
+            )
+        return self.targets.reshape(outputs.shape) if self.targets.numel() == outputs.numel() else self.targets
+
+    def within(self, network: SeparableNetwork, memory: float) -> HeldOut:
+        """The same for another network."""
+        return replace(self, passes=network.pass_plan(self.inputs, memory))
+
+    def outputs(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> Tensor:
+        """What a model makes of the samples, in rows; not counted as work."""
+        features = network.features(theta, self.inputs, self.passes)
+        return matmul_small(append_bias_column(features, network.bias), W.T)
+
+    def shaped_outputs(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> Tensor:
+        """The same in the shape that the model gives them."""
+        return network.shaped(self.outputs(network, theta, W), len(self.inputs))
+
+
+def hold_out(problem: Problem, holders: SampleSum, inputs: Any, targets: Any, sample_weight: Any) -> HeldOut:
+    """Samples for the network and the loss of a problem, checked; their holders are those of its own samples."""
+    network, processes = problem.network, problem.processes
+    source = as_stream("validation ", inputs, targets, sample_weight)
+    if source is not None:
+        return _stream(problem, holders, source)
+    several = not processes.alone
+    with processes.together():
+        inputs = check_inputs("validation inputs", inputs, network.model, may_be_empty=several)
+        if len(inputs):
+            check_runs("validation inputs", inputs, network)
+        weights = check_sample_weight("validation weights", sample_weight, inputs, may_be_zero=several)
+        rows = check_targets("validation targets", targets, inputs, network, problem.loss, weights=weights)
+    count = int(processes.gather([len(inputs)]).sum())
+    if not count or (weights is not None and processes.all(not weights.any())):
+        raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")
+    misfit = Misfit.mean(problem.loss, rows, weights, holders.of_samples(count))
+    given = as_tensor("validation targets", targets)
+    return HeldOut(inputs, misfit, network.pass_plan(inputs, problem.memory), given)
+
+
+def _stream(problem: Problem, holders: SampleSum, source: Samples) -> HeldOut:
+    network, processes = problem.network, problem.processes
+    with processes.together():
+        stream = Stream.of("validation ", source, network.model)
+        check_runs("validation inputs", stream, network)
+        stream = stream.check(network, problem.loss)
+    over = holders.of_samples(int(processes.gather([len(stream)]).sum()))
+    stream, passes = stream.shared(over), network.pass_plan(stream, problem.memory)
+    return HeldOut(stream, stream.misfit(passes.size, over), passes)

@@ -1,0 +1,44 @@
+"""What a run is to do, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gnvpro.methods.protocol import Method
+from gnvpro.training.checkpoint import Checkpoint
+from gnvpro.training.scores import Judge
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is to do."""
+
+    method: Method
+    budgets: tuple[float, ...]  # work units, one per level
+    seconds: float
+    iterations: float
+    judge: Judge
+    patience: float  # iterations without a better validation score
+    checkpoint: Checkpoint | None
+
+
+@dataclass
+class Cursor:
+    """Where a run stands."""
+
+    level: int = 0
+    sweep: int = 0
+    batch: int = 0
+    done: int = 0  # iterations on this batch
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model with the best validation score so far."""
+
+    level: int
+    score: float
+    theta: Tensor
+    W: Tensor
