@@ -30,6 +30,7 @@ import gnvpro
 from gnvpro.networks import NeuralODE, ResNet
 
 SMALL_SUITE = 24
+OVERFITS = "the validation loss was"  # a warning that random data may well deserve
 
 
 class Stop(Exception):
@@ -91,6 +92,8 @@ def drawn(seed):
             gnvpro.GaussNewton(batches=batches),
             gnvpro.LBFGSvpro(batches=batches),
             gnvpro.Adam(batch_size=draw.choice([1, 8])),
+            gnvpro.Nesterov(batch_size=draw.choice([1, 8])),
+            gnvpro.AdamVPro(batch_size=draw.choice([2, 8])),
         ]
     )
     weights = None
@@ -140,7 +143,7 @@ def check_records(result, arguments):
     history, method = result.history, arguments["method"]
     batched = getattr(method, "batches", None) is not None
     epsilon = torch.finfo(next(result.model.parameters()).dtype).eps
-    if not batched and not isinstance(method, gnvpro.Adam):
+    if not batched and not isinstance(method, gnvpro.Adam | gnvpro.Nesterov | gnvpro.AdamVPro):
         for before, after in itertools.pairwise(history):
             if after.accepted and after.level == before.level:
                 assert after.loss <= before.loss + 10 * epsilon * abs(before.loss), "Phi rises on an accepted step"
@@ -160,9 +163,14 @@ def check_model(result, arguments):
     accepted = [record for record in result.history if record.accepted][-1]
     batched = getattr(arguments["method"], "batches", None) is not None
     loss = last.loss if batched else accepted.loss
-    scale = 1e3 * torch.finfo(problem.network.dtype).eps
+    dtype = torch.finfo(problem.network.dtype)
+    scale = 1e3 * dtype.eps
+    # below its smallest number the dtype has only zero
+    lost = problem.network.n_theta * problem.theta_penalty.alpha * (dtype.smallest_normal * dtype.eps) ** 2
     size = float((problem.misfit.gradient(here.outputs).abs() * (here.Z.abs() @ here.W.abs().T)).sum())
-    assert abs(here.value - loss) <= scale * (abs(loss) + size) + 1e-300, f"on record {loss}, stored {here.value}"
+    assert abs(here.value - loss) <= scale * (abs(loss) + size) + lost + 1e-300, (
+        f"on record {loss}, stored {here.value}"
+    )
 
 
 def check_resumed(make, arguments, result, draw):
@@ -187,6 +195,7 @@ def check_resumed(make, arguments, result, draw):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(f"ignore:{OVERFITS}")
 @pytest.mark.parametrize("seed", range(SMALL_SUITE))
 def test_any_case_trains_or_is_refused(seed):
     check(seed)
@@ -196,6 +205,7 @@ def campaign(seconds, first):
     """Cases for so many seconds, at least one, each named by its seed; the number that failed."""
     deadline, seed, failed = time.monotonic() + seconds, first, []
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", OVERFITS)
     torch.set_num_threads(1)
     while seed == first or time.monotonic() < deadline:
         try:

@@ -19,6 +19,7 @@ REAL = torch.stack([torch.sin(3 * INPUTS[:, 0]) * INPUTS[:, 1], INPUTS[:, 2] ** 
 LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2] ** 3).long()
 TARGETS = {"least_squares": REAL, "multinomial": LABELS}
 # Bytes for exact steps and for all others, and chunks that they make of the samples: with one there is little to go wrong.
+ENDED_BY_ITSELF = (gnvpro.Status.CONVERGED, gnvpro.Status.SETTLED)
 BUDGETS = {"much": (1e9, 1e9, 1), "less": (1.5e6, 2e5, 2), "least": (6e5, 5e4, 6)}
 
 SOLVERS: dict[str, gnvpro.Solver] = {
@@ -114,3 +115,23 @@ def test_the_memory_of_the_first_run_decides_where_none_is_given(
     resumed = bits(unlimited(checkpoint=tmp_path / "run", resume=True))
     assert resumed[1] == expected[1]
     assert all(torch.equal(a, b) for a, b in zip(resumed[0], expected[0], strict=True))
+
+
+@pytest.mark.parametrize("why", ["settled", "patience"])
+def test_interrupted_at_the_record_that_ends_it_a_run_ends_there(why: str, tmp_path: Any) -> None:
+    def interrupted(record: gnvpro.Record) -> None:
+        if record.iteration == whole.history[-1].iteration:
+            raise KeyboardInterrupt
+
+    more: dict[str, Any] = {}
+    if why == "patience":
+        more = {"validation": (INPUTS[:20], TARGETS["multinomial"][:20].flip(0)), "patience": 2, "keep": "best"}
+    arguments = {"loss": "multinomial", "theta_penalty": 1e-2, "head_penalty": 1e-2, "method": "lbfgs-vpro", **more}
+    whole = gnvpro.train(network(), INPUTS, LABELS, **arguments)
+    assert whole.status in ({gnvpro.Status.NO_BETTER} if why == "patience" else ENDED_BY_ITSELF)
+    checkpoint = tmp_path / "run.ckpt"
+    with pytest.raises(KeyboardInterrupt):
+        gnvpro.train(network(), INPUTS, LABELS, **arguments, checkpoint=checkpoint, listeners=[interrupted])
+    resumed = gnvpro.train(network(), INPUTS, LABELS, **arguments, checkpoint=checkpoint, resume=True)
+    for one, other in zip(bits(whole), bits(resumed), strict=True):
+        assert str(one) == str(other)

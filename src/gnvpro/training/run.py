@@ -117,6 +117,8 @@ class Run:
         problem = self.problem if samples is None else self.problem.on_samples(samples)
         running = self._begin(problem, budget)
         while True:
+            if (ended := self._ended()) is not None:
+                return ended
             if self.search is not None and self._round_ends(running, budget):
                 problem, budget, running = self._next_round(self.search, running)
                 continue
@@ -144,12 +146,6 @@ class Run:
             if self.search is not None:
                 self.search.note(running.point.value, report.solver)
             self._publish(record, running)
-            if self._stalled():
-                return Status.NO_BETTER
-            if self.search is not None and self.search.finished:
-                return Status.SETTLED
-            if self._ends_by_itself and (ended := convergence.RULE.status(self.history, self._first)) is not None:
-                return ended
         self.start = Start(running.point.theta, running.point.W, running.bound, follows_batch=True)
         return Status.RUNNING
 
@@ -184,6 +180,14 @@ class Run:
     def _limit(self) -> float:
         """Work units that may be spent until the end of this level."""
         return sum(self.plan.budgets[: self.cursor.level + 1])
+
+    def _ended(self) -> Status | None:
+        """Whether the records so far end the run: nothing else is asked, so that a resumed run ends where it would have."""
+        if self.history[-1].iteration - self._improved.iteration >= self.plan.patience:
+            return Status.NO_BETTER
+        if self.search is not None and self.search.finished:
+            return Status.SETTLED
+        return convergence.RULE.status(self.history, self._first) if self._ends_by_itself else None
 
     @property
     def _ends_by_itself(self) -> bool:
@@ -315,10 +319,6 @@ class Run:
         rank = (self.cursor.level, self.plan.judge.score(self._scores))
         if self.plan.judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
             self.best = Best(*rank, theta.clone(), W.clone())
-
-    def _stalled(self) -> bool:
-        """Whether the validation score has not improved for too long."""
-        return self.history[-1].iteration - self._improved.iteration >= self.plan.patience
 
     def _publish(self, record: Record, running: Running | None) -> None:
         """Add a record to the history; without a method under way a checkpoint could not go on from it."""
