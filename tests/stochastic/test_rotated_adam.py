@@ -86,3 +86,16 @@ def test_parameters_of_every_shape_are_moved_to_the_minimum(shape: tuple[int, ..
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RotatedAdam([nn.Parameter(torch.zeros(2))], **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_parameters_in_half_precision_are_moved_to_the_minimum(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    target = torch.randn(3, 4)
+    w = nn.Parameter(torch.zeros(3, 4, dtype=dtype))
+    optimizer = RotatedAdam([w], every=2)
+    for step in range(200):
+        w.grad = w.detach() - target.to(dtype)
+        optimizer.param_groups[0]["lr"] = cosine(0.1, step / 200, step)
+        optimizer.step()
+    assert float((w.detach().float() - target).square().sum()) < 1e-2 * float(target.square().sum())

@@ -1,6 +1,7 @@
 """Batches, sweeps, levels and which model is kept."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import gnvpro
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.step_rules import RadiusRule
 from gnvpro.networks import NeuralODE
+from gnvpro.training.levels import prolongated
 
 
 def data(n=60):
@@ -212,3 +214,18 @@ def test_small_problems_run_on_one_thread_and_the_number_is_restored():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_level_that_cannot_begin_says_which(monkeypatch):
+    def spoilt(model):
+        finer = prolongated(model)
+        nn.init.constant_(next(finer.parameters()), math.nan)
+        return finer
+
+    monkeypatch.setattr("gnvpro.training.run.prolongated", spoilt)
+    model = network()
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match=r"level 2 cannot begin \(level 1 is kept\): the model's features are not finite"):
+        train(model, method=gnvpro.LBFGSvpro(levels=2))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert not torch.equal(before[0], next(model.parameters()))  # trained as far as it went

@@ -101,6 +101,9 @@ class Rotated:
 
     def step(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], lr: float) -> None:
         """Change the parameter and the state; an empty state learns its coordinates and leaves the parameter."""
+        gradient = gradient.to(
+            torch.promote_types(gradient.dtype, torch.float32)
+        )  # moments need more than half precision
         G = gradient.reshape(len(gradient), -1) if gradient.dim() > 1 else gradient
         if not state:
             state.update(_first_state(G, self.max_side))

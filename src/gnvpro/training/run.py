@@ -160,8 +160,10 @@ class Run:
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
         elif self.cursor.sweep == self.cursor.batch == 0:
             if not math.isfinite(running.point.value):
+                level = self.cursor.level + 1
+                why = getattr(running.point, "trouble", "the objective is not finite at the initial parameters")
                 raise ValueError(
-                    getattr(running.point, "trouble", "the objective is not finite at the initial parameters")
+                    why if level == 1 else f"level {level} cannot begin (level {level - 1} is kept): {why}"
                 )
             self._store(running)
             gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None
