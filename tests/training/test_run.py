@@ -225,7 +225,9 @@ def test_a_level_that_cannot_begin_says_which(monkeypatch):
     monkeypatch.setattr("gnvpro.training.run.prolongated", spoilt)
     model = network()
     before = [p.clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match=r"level 2 cannot begin \(level 1 is kept\): the model's features are not finite"):
+    with pytest.raises(
+        ValueError, match=r"level 2 cannot begin \(level 1 is kept\): the model's features are not finite"
+    ):
         train(model, method=gnvpro.LBFGSvpro(levels=2))
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert not torch.equal(before[0], next(model.parameters()))  # trained as far as it went
