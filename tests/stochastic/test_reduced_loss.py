@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -171,29 +170,6 @@ def test_a_pixelwise_head_is_eliminated() -> None:
     before = nn.functional.cross_entropy(model(x), labels)
     criterion.refit((x, labels))
     assert nn.functional.cross_entropy(model(x), labels) < before
-
-
-@pytest.mark.filterwarnings("default")  # of torch.distributed's own
-def test_a_distributed_model_trains_and_is_refitted(tmp_path: Path) -> None:
-    x, y = samples(100, "multinomial")
-    loader = list(zip(x.split(50), y.split(50), strict=True))
-    plain = network()
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
-    try:
-        model = network()
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        values = []
-        for criterion in (
-            gnvpro.ReducedLoss(wrapped, loss="multinomial"),
-            gnvpro.ReducedLoss(plain, loss="multinomial"),
-        ):
-            train_a_little(criterion, torch.optim.SGD(criterion.parameters(), lr=0.1), loader)
-            values.append(criterion.refit(loader))
-    finally:
-        torch.distributed.destroy_process_group()
-    assert values[0] == pytest.approx(values[1], rel=1e-9)
-    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=1e-8)
 
 
 def test_a_loader_that_yields_nothing_is_refused() -> None:

@@ -9,6 +9,9 @@ minimum W_b the derivative in W is zero, so phi_b changes with theta as the misf
 
 which is what `backward` hands to the features; dropout, BatchNorm, hooks and DistributedDataParallel go their usual way.
 
+Several processes share a batch: each has some of its samples, and the head is eliminated on all of them. Since
+DistributedDataParallel takes the mean of the processes' gradients, each hands on its part of G W_b times their number.
+
 A batch's head is good for its own batch and for nothing else. While training, the model holds a running average of the
 batches' heads, for readings on the way; `refit` puts the head into the model that is best for all samples.
 
@@ -18,7 +21,6 @@ Legend: a2 -> head_penalty, rho -> BatchHead.proximal, Z -> features, W_b -> fit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -27,14 +29,18 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, WarmStart, append_bias_column
-from gnvpro.network.evaluation import evaluating
-from gnvpro.network.find_head import Head, find_head
+from gnvpro.linalg.process_sums import sum_over
+from gnvpro.network.evaluation import bare, evaluating
+from gnvpro.network.find_head import find_head
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.objectives.arguments import check_model, check_targets
+from gnvpro.objectives.reduced import sum_of_squares
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
+from gnvpro.processes import Processes
 from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
+from gnvpro.stochastic.features import Envelope, handing_on, named_head
 
 RUNNING = 0.05  # of the running head is new with each batch
 
@@ -45,12 +51,15 @@ class ReducedLoss:
     """The loss of a batch with the head eliminated on it, as a function of the other parameters.
 
     Args:
-        model: ends in an nn.Linear or a 1x1 nn.Conv2d; may be wrapped in DistributedDataParallel.
+        model: ends in an nn.Linear or a 1x1 nn.Conv2d; may be wrapped in DistributedDataParallel. What torch.compile made of a
+            model is run without it.
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
         head_penalty: a2 in a2/2 |W|^2, the bias included. Default 1e-10 for least squares, else 1e-4.
         head: the name of the last layer; by default the last one registered that could be it. The first batch shows
             whether it computes the model's output, and only once in a forward pass.
         batch_head: how the head is held near the last one.
+        process_group: of `torch.distributed`, whose processes share every batch. Left out, the one of DistributedDataParallel,
+            or none. Give it where something else wraps the model later, as Lightning does: gradients must be averaged over it.
 
     A batch may be smaller than the number of features, and classes may be missing from it: the head then stays where it
     was along the directions that the batch says nothing about. A batch whose features or targets are not finite raises
@@ -78,8 +87,15 @@ class ReducedLoss:
         head_penalty: float | None = None,
         head: str | None = None,
         batch_head: BatchHead | None = None,
+        process_group: Any = None,
     ) -> None:
-        self.model = check_model(model)
+        check_model(model)
+        parallel = isinstance(model, nn.parallel.DistributedDataParallel)
+        self._plain = bare(model)
+        self.model = model if parallel or isinstance(model, nn.DataParallel) else self._plain
+        group = model.process_group if parallel and process_group is None else process_group
+        self._processes = Processes.of(group)
+        self._over = sum_over(self._processes)
         self.loss = get_loss(loss)
         default = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
@@ -89,8 +105,7 @@ class ReducedLoss:
         trouble = self.batch_head.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"batch_head cannot be used: {trouble}")
-        self._plain = _unwrapped(model)
-        self._head_name, self._head = _named_head(self._plain, head)
+        self._head_name, self._head = named_head(self._plain, head)
         self._given = head is not None
         self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
         self._memory: HeadMemory | None = None
@@ -116,6 +131,8 @@ class ReducedLoss:
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The reduced loss of a batch: eliminates the head on it; `backward` gives the gradient in theta.
 
+        Under `torch.no_grad()` it is the loss of the model with the head that it holds, and nothing moves.
+
         Args:
             inputs: what the model takes, samples first.
             targets: as `gnvpro.train` takes them.
@@ -123,17 +140,22 @@ class ReducedLoss:
         Raises:
             ValueError: where features or targets are not finite, shapes do not fit, or the model has no head to eliminate.
         """
-        network = self._see(inputs)
-        with _handing_on(self._head, keep_in_graph=self.model is not self._plain):
+        with self._processes.together():
+            network = self._see(inputs)
+            C = check_targets("targets", targets, inputs, network, self.loss)
+        with handing_on(self._head, keep_in_graph=not self._processes.alone):
             features = self.model(inputs)
-        misfit = Misfit.mean(self.loss, check_targets("targets", targets, inputs, network, self.loss))
-        Z = _finite(append_bias_column(network.rows(features.detach()), network.bias))
+        misfit = Misfit.mean(self.loss, C, over=self._over)
+        Z = self._finite(append_bias_column(network.rows(features.detach()), network.bias))
+        if not torch.is_grad_enabled():
+            W = network.W()
+            return features.new_tensor(misfit.value(Z @ W.T) + ridge(self.head_penalty, W))
         memory = self._memory or self.batch_head.first(network.W())
         fit = self.batch_head.fit(Z, misfit, self.head_penalty, memory)
         self._memory = fit.memory
         self._average(network, fit.W)
-        cotangent = (misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]).to(features.dtype)
-        return _Envelope.apply(network.rows(features), cotangent, fit.value)
+        cotangent = self._processes.size * misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
+        return Envelope.apply(network.rows(features), cotangent, fit.value)
 
     def _see(self, inputs: Tensor) -> SeparableNetwork:
         """The model as features and head, looked at when the first batch comes."""
@@ -176,7 +198,7 @@ class ReducedLoss:
         """Eliminate the head over all samples and write it into the model.
 
         Args:
-            samples: a pair (inputs, targets) of tensors, or a loader of such pairs. In a process group each process gives
+            samples: a pair (inputs, targets) of tensors, or a loader of such pairs. Of several processes each gives
                 its own samples, and all get the head that is best for the samples of all.
             eliminator: how, for example `gnvpro.NewtonKrylov()`; chosen by default.
 
@@ -190,25 +212,38 @@ class ReducedLoss:
         trouble = eliminator.why_not(self.loss) if eliminator is not None else None
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
-        rows, targets = [], []
-        with evaluating(self._plain):
-            for inputs, labels in _batches_of(samples):
-                network = self._see(inputs)
-                with _handing_on(self._head, keep_in_graph=False):
-                    features = self._plain(inputs)
-                rows.append(_finite(append_bias_column(network.rows(features), network.bias)))
-                targets.append(check_targets("targets", labels, inputs, network, self.loss))
-        if not rows:
-            raise ValueError("samples yielded nothing: refit needs at least one batch of (inputs, targets)")
-        Z, C = (_of_all_processes(torch.cat(parts)) for parts in (rows, targets))
-        network = self._see(inputs)
-        misfit = Misfit.mean(self.loss, C)
+        with self._processes.together():
+            rows, targets, network = self._all_rows(samples)
+        Z = self._finite(append_bias_column(torch.cat(rows), network.bias))
+        misfit = Misfit.mean(self.loss, torch.cat(targets), over=self._over)
         solver = eliminator or default_eliminator(self.loss, network.n_targets * Z.shape[1])
-        fit = solver.fit(append_bias_column(Z, False), misfit, self.head_penalty, WarmStart(network.W()))
+        fit = solver.fit(Z, misfit, self.head_penalty, WarmStart(network.W()))
         self._running = fit.W
         self._memory = HeadMemory(fit.W, (self._memory or self.batch_head.first(fit.W)).proximal)
         self._write(network, fit.W)
         return misfit.value(fit.outputs) + ridge(self.head_penalty, fit.W)
+
+    def _all_rows(self, samples: Samples) -> tuple[list[Tensor], list[Tensor], SeparableNetwork]:
+        """Features and targets of all batches, and the network."""
+        rows, targets = [], []
+        with evaluating(self._plain):
+            for inputs, labels in _batches_of(samples):
+                network = self._see(inputs)
+                with handing_on(self._head, keep_in_graph=False):
+                    rows.append(network.rows(self._plain(inputs)))
+                targets.append(check_targets("targets", labels, inputs, network, self.loss))
+        if not rows:
+            raise ValueError("samples yielded nothing: refit needs at least one batch of (inputs, targets)")
+        return rows, targets, network
+
+    def _finite(self, Z: Tensor) -> Tensor:
+        if not torch.isfinite(self._over.sum(sum_of_squares, Z)):  # the inner Hessian holds squares
+            bad, rows = (int(n) for n in self._over.total(torch.tensor([_bad_rows(Z), len(Z)], dtype=torch.float64)))
+            raise ValueError(
+                f"features are not finite in {bad} of {rows} rows: NaN in the inputs, or parameters that have diverged; "
+                "the head was left as it was"
+            )
+        return Z
 
     # -- checkpoints
 
@@ -230,10 +265,11 @@ class ReducedLoss:
         for key in ("W", "running"):
             if state[key] is not None and tuple(state[key].shape) != shape:
                 raise ValueError(f"state has a head of shape {tuple(state[key].shape)}, the model one of {shape}")
-        self._batches, self._running = state["batches"], state["running"]
-        self._memory = None
-        if state["W"] is not None:
-            self._memory = HeadMemory(state["W"], state["proximal"], state["factor"], state["age"])
+        device = self._head.weight.device
+        here = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
+        self._batches, self._running, self._memory = here["batches"], here["running"], None
+        if here["W"] is not None:
+            self._memory = HeadMemory(here["W"], here["proximal"], here["factor"], here["age"])
 
     def __repr__(self) -> str:
         return (
@@ -242,77 +278,13 @@ class ReducedLoss:
         )
 
 
-class _Envelope(torch.autograd.Function):
-    """A number with a known derivative in the features."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, cotangent: Tensor, value: float) -> Tensor:
-        ctx.save_for_backward(cotangent)
-        return features.new_tensor(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (cotangent,) = ctx.saved_tensors
-        return grad * cotangent, None, None
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel or DataParallel."""
-    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    return model.module if isinstance(model, wrappers) else model
-
-
-def _named_head(model: nn.Module, name: str | None) -> tuple[str, Head]:
-    """The layer of that name, or the last one that could be a head."""
-    layers = {
-        key: module
-        for key, module in model.named_modules()
-        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1))
-    }
-    if not layers:
-        raise ValueError("the model has no nn.Linear or 1x1 nn.Conv2d that could be its head; end it in one")
-    chosen = next(reversed(layers)) if name is None else name
-    if chosen not in layers:
-        raise ValueError(f"head={name!r} is not a linear layer of the model; it has {', '.join(map(repr, layers))}")
-    return chosen, layers[chosen]
-
-
-@contextmanager
-def _handing_on(head: nn.Module, keep_in_graph: bool) -> Iterator[None]:
-    """The model returns its features; DistributedDataParallel wants every parameter to take part, here with a factor 0."""
-
-    def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return args[0] + sum(0.0 * p.sum() for p in module.parameters()) if keep_in_graph else args[0]
-
-    handle = head.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _finite(Z: Tensor) -> Tensor:
-    if not torch.isfinite(Z.square().sum()):  # the inner Hessian holds squares
-        bad = int((~torch.isfinite(Z.square()).all(1)).sum())
-        raise ValueError(
-            f"features are not finite in {bad} of {len(Z)} rows of the batch: NaN in the inputs, or parameters that have "
-            "diverged; the head was left as it was"
-        )
-    return Z
+def _bad_rows(Z: Tensor) -> int:
+    return int((~torch.isfinite(Z.square()).all(1)).sum())
 
 
 def _batches_of(samples: Samples) -> Iterable[Any]:
     pair = isinstance(samples, tuple | list) and len(samples) == 2 and all(isinstance(s, Tensor) for s in samples)
     return [samples] if pair else samples
-
-
-def _of_all_processes(rows: Tensor) -> Tensor:
-    group = torch.distributed
-    if not (group.is_available() and group.is_initialized()):
-        return rows
-    parts: list[Any] = [None] * group.get_world_size()
-    group.all_gather_object(parts, rows)
-    return torch.cat(parts)
 
 
 def _told(value: object) -> str:
