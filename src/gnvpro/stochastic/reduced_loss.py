@@ -266,7 +266,7 @@ class ReducedLoss:
             if state[key] is not None and tuple(state[key].shape) != shape:
                 raise ValueError(f"state has a head of shape {tuple(state[key].shape)}, the model one of {shape}")
         device = self._head.weight.device
-        here = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
+        here: dict[str, Any] = {key: v.to(device) if isinstance(v, Tensor) else v for key, v in state.items()}
         self._batches, self._running, self._memory = here["batches"], here["running"], None
         if here["W"] is not None:
             self._memory = HeadMemory(here["W"], here["proximal"], here["factor"], here["age"])
