@@ -3,6 +3,7 @@
     total      the sum of what each has, in float64, the same bits for everybody
     triangle   the factor of rows that lie one above the other, by a tree: pairs stack their factors and factor again
     gather     what each has, in the order of their ranks
+    rows       rows of which each has some, one above the other
     together   what one of them cannot do stops all of them, with a sentence that names the rank
 
 Every decision of a run follows from numbers made by these, so all processes take the same one. What differs between machines
@@ -115,6 +116,16 @@ class Processes:
         both = both.to(R.device)
         return both[:, :f], both[:, f:]
 
+    def rows(self, part: Tensor, counts: list[int]) -> Tensor:
+        """The rows of all processes one above the other, so many from each."""
+        if self.alone:
+            return part
+        padded = part.new_zeros((max(counts), *part.shape[1:]), device=self._device or part.device)
+        padded[: len(part)] = part.detach()
+        everyone = [torch.empty_like(padded) for _ in counts]
+        self._say(lambda: dist.all_gather(everyone, padded, group=self.group))
+        return torch.cat([own[:count] for own, count in zip(everyone, counts, strict=True)]).to(part.device)
+
     # -- messages
 
     def gather(self, values: list[float]) -> Tensor:
@@ -195,7 +206,9 @@ class Processes:
                 made[0] = make()
         return self.from_rank(0, made[0])  # type: ignore[return-value]
 
-    def check_same(self, what: dict[str, str]) -> None:
+    def check_same(
+        self, what: dict[str, str], advice: str = "with the same model everywhere, only with other samples"
+    ) -> None:
         """An error for all of them where one differs from the first in what each of these names stands for."""
         everyone = self.gather_objects(what)
         first = everyone[0]
@@ -204,8 +217,7 @@ class Processes:
                 if first.get(name) != other.get(name):
                     raise ValueError(
                         f"rank {rank} of the process group differs from rank 0 in {name}: {_short(other.get(name))} there, "
-                        f"{_short(first.get(name))} on rank 0; make the same call with the same model everywhere, only with "
-                        "other samples"
+                        f"{_short(first.get(name))} on rank 0; make the same call {advice}"
                     )
 
     def check_sums(self, checksums: list[float]) -> None:

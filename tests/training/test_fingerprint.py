@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.training.fingerprint import describe, model_parts
+from gnvpro.training.fingerprint import describe, digest, model_parts
 
 F64 = torch.float64
 INPUTS = torch.linspace(-1, 1, 40, dtype=F64).reshape(20, 2)
@@ -369,3 +369,10 @@ def test_another_process_describes_equal_things_alike() -> None:
     finally:
         del sys.path[0]
     assert done.stdout.strip() == str(here.everything())
+
+
+def test_an_expanded_number_has_the_digest_of_its_copy() -> None:
+    """torch counts one number as contiguous, whatever its stride."""
+    for tensor in (torch.tensor([2.0]).expand(1), torch.tensor(2.0).expand(1, 1), torch.arange(3.0)[::2].expand(2, 2)):
+        assert digest([tensor]) == digest([torch.tensor(tensor.tolist())])
+    assert digest([torch.tensor(2.0).expand(1)]) != digest([torch.tensor(3.0).expand(1)])

@@ -1,18 +1,20 @@
 """Eliminating a large head: Newton's method without its Hessian, each step by preconditioned conjugate gradients.
 
-    H D  =  (h (Z D'))' Z + a2 D                      two products of (rows, n_features) with (n_targets, n_features) each
-    M    =  Z' diag(c) Z + a2 I,   c_n = mean_k h_kk(n)          (n_features, n_features), one Cholesky factor
+    H D  =  sum_n h(n) D z(n) z(n)' + a2 D                two products of (rows, n_features) with (n_targets, n_features) each
 
-The Hessian of K outputs is close to K copies of M side by side, exactly so at W = 0 on the heads whose rows sum to zero. For
-the multinomial loss those are all that matter: every gradient has rows that sum to zero, and M, the same for each output,
-does not lead out of them. A block for each output would take K factors, of which 1000 x 4096 features have no room.
+The preconditioner is diagonal in a basis of features and one of outputs:
 
-Directions need few digits, so the products inside of conjugate gradients are made in single precision where the head is
-large; gradients, values and the residuals of the inverse are in double precision, and decide when it is over.
+    Z' diag(w) Z = U s U',     sum_n h(n) = Q t Q',       (Q' H U)_kj  ~  c_kj  =  sum_n (q_k' h(n) q_k) (u_j' z(n))^2 + a2
 
-The inverse Hessian of the derivatives is the same conjugate gradients, to a tolerance of their own.
+c is the exact diagonal of H there. U is found once; conjugate gradients work in its coordinates, Z U and D U. Q and c are of
+each W. One factor for all outputs would take outputs that are rare for outputs that are not (two to three times the
+products); a factor for each needs no fewer products than this, and 1000 x 4096 features have no room for them.
 
-Legend: h -> Hessian of the misfit in the outputs, a2 -> head_penalty, D -> step in W, L L' = M.
+Directions need few digits, so where the head is large conjugate gradients work in single precision, and so does Newton's method
+until its gradient has fallen to `COARSE`. Then gradients, values and the residuals of the inverse are in double precision,
+and decide when it is over. The inverse Hessian of the derivatives is the same conjugate gradients, to a tolerance of their own.
+
+Legend: h(n) -> Hessian of the misfit in row n of the outputs, a2 -> head_penalty, D -> step in W, w -> weights, U -> basis.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.head.newton import HeadObjective, HeadPoint
-from gnvpro.linalg.cholesky import damped_cholesky
+from gnvpro.linalg.columns import by_columns, matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import rowwise
@@ -37,8 +39,10 @@ from gnvpro.problem.misfit import Misfit
 
 Map = Callable[[Tensor], Tensor]
 
-SINGLE_PRECISION_ENTRIES = 50_000  # of the head, from which on products are made in single precision
+SINGLE_PRECISION_ENTRIES = 50_000  # of the head, from which on directions are found in single precision
 LEAST_SINGLE = 1e-4  # relative residual that single precision reaches with a digit to spare
+COARSE = 1e-4  # gradient, relative to the one at W = 0, down to which single precision is enough for everything
+SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, where outputs are large
 LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a better one would only be cut short
 HALVINGS = 40
 MAX_PRODUCTS = 500  # of one system
@@ -71,36 +75,46 @@ class NewtonCG:
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
-        systems = Systems.of(objective)
         point, _ = objective.first(start and unshifted(objective, start))
-        zero = objective.at_W(torch.zeros_like(point.W))
-        tolerance = max(self.atol, self.rtol * zero.gradient_norm)
-        first, status, done = point.gradient_norm, Status.ITERATIONS_SPENT, 0
-        while done < self.iterations:
-            norm = point.gradient_norm
-            if norm <= tolerance:
-                status = Status.CONVERGED
-                break
-            # as many digits as Newton's step has, none that the tolerance does not ask for
-            rtol = max(min(LOOSEST, math.sqrt(norm / max(first, norm))), 0.3 * tolerance / norm)
-            factor = systems.factor(point.outputs)
-            step = systems.direction(point.outputs, -point.gradient_W, factor, rtol)
-            trial = _further(point, step)
-            done += 1
-            if trial is None:
-                status = Status.STEP_TOO_SMALL
-                break
-            point = trial
-        return self._result(point, systems, status, done)
+        zero = objective.at_W(torch.zeros_like(point.W)).gradient_norm
+        tolerance, done = max(self.atol, self.rtol * zero), 0
+        if point.gradient_norm <= tolerance:
+            return self._result(point, Once(lambda: Systems.of(objective)), Status.CONVERGED, 0)
+        systems = Systems.of(objective)
+        if systems.single and point.gradient_norm > 10 * COARSE * zero:
+            turned = systems.turned.at_W(systems.into(point.W))
+            turned, _, done = descend(turned, systems.turned_direction, zero, COARSE * zero, self.iterations)
+            rough = objective.at_W(systems.out_of(turned.W))
+            point = rough if rough.value < point.value else point
+        point, status, more = descend(point, systems.direction, zero, tolerance, self.iterations - done)
+        return self._result(point, Once(lambda: systems), status, done + more)
 
-    def _result(self, point: HeadPoint, systems: Systems, status: Status, done: int) -> HeadFit:
-        outputs, shape = point.outputs, systems.objective.shape
+    def _result(self, point: HeadPoint, systems: Once[Systems], status: Status, done: int) -> HeadFit:
+        outputs, shape = point.outputs, point.objective.shape
 
         def build_inverse() -> tuple[LinearOperator, None]:
-            factor = systems.factor(outputs)
-            return symmetric(shape, lambda D: systems.solve(outputs, D, factor, self.inverse_rtol)), None
+            made = systems()
+            precondition = made.preconditioner(outputs)
+            return symmetric(shape, lambda D: made.solve(outputs, D, precondition, self.inverse_rtol)), None
 
         return HeadFit(point.W, outputs, status, done, Once(build_inverse), inverse_is_exact=True)
+
+
+def descend(
+    point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], scale: float, tolerance: float, most: int
+) -> tuple[HeadPoint, Status, int]:
+    """Newton's method from a point; `direction` gives its steps to a relative residual, `scale` is a large gradient."""
+    for done in range(most):
+        norm = point.gradient_norm
+        if norm <= tolerance:
+            return point, Status.CONVERGED, done
+        # as many digits as Newton's step has, none that the tolerance does not ask for
+        rtol = max(min(LOOSEST, math.sqrt(norm / max(scale, norm))), 0.3 * tolerance / norm)
+        trial = _further(point, direction(point, rtol))
+        if trial is None:
+            return point, Status.STEP_TOO_SMALL, done + 1
+        point = trial
+    return point, Status.CONVERGED if point.gradient_norm <= tolerance else Status.ITERATIONS_SPENT, most
 
 
 def unshifted(objective: HeadObjective, start: WarmStart) -> WarmStart:
@@ -127,71 +141,110 @@ class Systems:
     """Systems with the Hessian of the inner problem."""
 
     objective: HeadObjective
-    single: HeadObjective | None  # the same in single precision, where products are made in it
+    turned: HeadObjective  # of Z U
+    basis: Tensor  # U
 
     @staticmethod
     def of(objective: HeadObjective) -> Systems:
         """In single precision where that pays."""
-        if objective.entries < SINGLE_PRECISION_ENTRIES:
-            return Systems(objective, None)
-        misfit = objective.misfit
-        targets, weights, Z = (rowwise(_single, each) for each in (misfit.targets, misfit.weights, objective.Z))
-        return Systems(
-            objective, HeadObjective(Z, replace(misfit, targets=targets, weights=weights), objective.head_penalty)
+        misfit, single = objective.misfit, objective.entries >= SINGLE_PRECISION_ENTRIES
+        dtype = torch.float32 if single else torch.float64
+        gram = misfit.over.sum(_gram, objective.Z, misfit.weights)
+        U = torch.linalg.eigh(gram.to(dtype))[1] if torch.isfinite(gram).all() else torch.eye(len(gram), dtype=dtype)
+        Z, targets, weights = (
+            rowwise(lambda A: by_columns(A.to(dtype)), each) for each in (objective.Z, misfit.targets, misfit.weights)
         )
+        misfit, epsilon = replace(misfit, targets=targets, weights=weights), objective.epsilon
+        turned = HeadObjective(matmul_small(Z, U), misfit, objective.head_penalty)
+        return Systems(objective, replace(turned, epsilon=SINGLE_EPSILON if single else epsilon), U)
 
-    def factor(self, outputs: Tensor) -> Tensor:
-        """L."""
-        objective, over = self.objective, self.objective.misfit.over
-        M = over.sum(_gram, self.objective.Z, objective.misfit.pieces, outputs)
-        M.diagonal().add_(objective.head_penalty)
-        return damped_cholesky(M)[0]
+    @property
+    def single(self) -> bool:
+        """Whether directions are found in single precision."""
+        return self.basis.dtype == torch.float32
 
-    def direction(self, outputs: Tensor, right: Tensor, factor: Tensor, rtol: float) -> Tensor:
-        """D with |H D - right| <= rtol |right|, as far as single precision goes."""
-        if self.single is None:
-            return conjugate_gradients(self.objective.hessian(outputs), right, factor, rtol)
-        apply = self.single.hessian(rowwise(_single, outputs))
-        return conjugate_gradients(apply, _single(right), _single(factor), max(rtol, LEAST_SINGLE)).to(torch.float64)
+    def into(self, W: Tensor) -> Tensor:
+        """Heads and gradients in the coordinates of the basis."""
+        return W.to(self.basis.dtype) @ self.basis
 
-    def solve(self, outputs: Tensor, right: Tensor, factor: Tensor, rtol: float) -> Tensor:
+    def out_of(self, turned: Tensor) -> Tensor:
+        """And back."""
+        return (turned @ self.basis.T).to(torch.float64)
+
+    def preconditioner(self, outputs: Tensor) -> Map:
+        """The inverse of the Hessian's diagonal in the bases, in the turned coordinates."""
+        turned, over = self.turned, self.turned.misfit.over
+        outputs = rowwise(lambda X: X.to(self.basis.dtype), outputs)
+        Q = _basis_of_outputs(turned.misfit, outputs)
+        c = over.sum(lambda Z, misfit, X: _diagonal(Z, misfit, X, Q), turned.Z, turned.misfit.pieces, outputs)
+        c = c.clamp(min=0) + turned.head_penalty
+        c = c.clamp(min=float(c.max()) * torch.finfo(c.dtype).eps or 1.0)  # nothing to divide by without a penalty
+        return lambda R: R / c if Q is None else Q @ ((Q.T @ R) / c)
+
+    def turned_direction(self, point: HeadPoint, rtol: float) -> Tensor:
+        """Newton's step at a point of the turned problem, to a relative residual."""
+        rtol = max(rtol, LEAST_SINGLE if self.single else 0.0)
+        apply, precondition = self.turned.hessian(point.outputs), self.preconditioner(point.outputs)
+        return conjugate_gradients(apply, -point.gradient_W, precondition, rtol)
+
+    def direction(self, point: HeadPoint, rtol: float) -> Tensor:
+        """Newton's step, to a relative residual as far as single precision goes."""
+        return self._solve(point.outputs, -point.gradient_W, self.preconditioner(point.outputs), rtol)
+
+    def _solve(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
+        apply = self.turned.hessian(rowwise(lambda X: X.to(self.basis.dtype), outputs))
+        rtol = max(rtol, LEAST_SINGLE if self.single else 0.0)
+        return self.out_of(conjugate_gradients(apply, self.into(right), precondition, rtol))
+
+    def solve(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
         """D with |H D - right| <= rtol |right|: directions until the residual, in double precision, is small enough."""
         exact, norm = self.objective.hessian(outputs), float(torch.linalg.vector_norm(right))
         wanted = rtol * norm
         D, residual = torch.zeros_like(right), right
         while norm > wanted:
-            D = D + self.direction(outputs, residual, factor, 0.5 * wanted / norm)
+            D = D + self._solve(outputs, residual, precondition, 0.5 * wanted / norm)
             residual = right - exact(D)
             before, norm = norm, float(torch.linalg.vector_norm(residual))
             if not norm < 0.5 * before:  # single precision has no more to give
-                return D + conjugate_gradients(exact, residual, factor, wanted / max(norm, wanted))
+
+                def turned(R: Tensor) -> Tensor:
+                    return self.out_of(precondition(self.into(R)))
+
+                return D + conjugate_gradients(exact, residual, turned, wanted / max(norm, wanted))
         return D
 
 
-def _single(A: Tensor) -> Tensor:
-    return A.to(torch.float32)
+def _gram(Z: Tensor, weights: Tensor) -> Tensor:
+    return (weights.mean(1, keepdim=True) * Z).T @ Z
 
 
-def _gram(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
-    """Z' diag(c) Z, c the mean curvature of each row's outputs."""
+def _basis_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor | None:
+    """Q, where the loss says what its Hessian is made of; else None, for the outputs as they are."""
+    if not hasattr(misfit.loss, "hessian_factors"):
+        return None
+
+    def add(misfit: Misfit, X: Tensor) -> Tensor:
+        factors = misfit.hessian_factors(X)
+        assert factors is not None
+        return torch.diag(factors[0].sum(0)) - factors[1].T @ factors[1]
+
+    mean = misfit.over.sum(add, misfit.pieces, outputs)
+    return torch.linalg.eigh(mean)[1] if torch.isfinite(mean).all() else None
+
+
+def _diagonal(Z: Tensor, misfit: Misfit, outputs: Tensor, Q: Tensor | None) -> Tensor:
+    """sum_n (q_k' h(n) q_k) z_j(n)^2."""
     factors = misfit.hessian_factors(outputs)
-    if factors is not None:
-        d, v = factors
-        curvature = (d - v.square()).mean(1)
+    if factors is None:
+        curvature = misfit.hessian_diagonal(outputs)
     else:
-        apply, K = misfit.hessian(outputs), outputs.shape[1]
-        units = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
-        curvature = torch.stack([apply(unit.expand_as(outputs))[:, k] for k, unit in enumerate(units)]).mean(0)
-    scaled = curvature.clamp(min=0).sqrt()[:, None] * Z
-    return scaled.T @ scaled
+        d, v = factors
+        curvature = d - v.square() if Q is None else d @ Q.square() - (v @ Q).square()
+    return curvature.T @ Z.square()
 
 
-def conjugate_gradients(apply: Map, right: Tensor, factor: Tensor, rtol: float, most: int = MAX_PRODUCTS) -> Tensor:
-    """D with |H D - right| <= rtol |right|, preconditioned from the right by one Cholesky factor for all rows of W."""
-
-    def precondition(R: Tensor) -> Tensor:
-        return torch.cholesky_solve(R.T, factor).T
-
+def conjugate_gradients(apply: Map, right: Tensor, precondition: Map, rtol: float, most: int = MAX_PRODUCTS) -> Tensor:
+    """D with |H D - right| <= rtol |right|."""
     D, residual = torch.zeros_like(right), right
     wanted = rtol * float(torch.linalg.vector_norm(right))
     direction = preconditioned = precondition(residual)

@@ -16,6 +16,7 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
 from gnvpro.pde.model import RowModel
+from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.checkpoint import load as load_checkpoint
 from gnvpro.training.fingerprint import describe, digest, model_parts
@@ -37,6 +38,7 @@ __all__ = [
     "Status",
     "StepReport",
     "TrustRegion",
+    "agreed",
     "as_listener",
     "detached_copy",
     "fingerprint",

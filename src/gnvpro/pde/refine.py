@@ -50,7 +50,7 @@ class Refinement:
         for i in which:
             added = self._drawn(system, self.given[i], x, W, 10_007 * (self.seed + 1) + 101 * look + i)
             equations[i] = self.with_points(i, added)
-        return System(system.field, equations, system.weights, system.constants)
+        return system.holding(equations)
 
     def with_points(self, i: int, added: Tensor) -> Equation:
         """An equation at its given points and more."""
@@ -70,14 +70,14 @@ class Refinement:
         equations = [
             e if a is None else self.with_points(i, a) for i, (e, a) in enumerate(zip(self.given, added, strict=True))
         ]
-        return System(system.field, equations, system.weights, system.constants)
+        return system.holding(equations)
 
     @staticmethod
     @torch.no_grad()
     def _drawn(system: System, equation: Equation, x: Tensor, W: Tensor, seed: int) -> Tensor:
         assert equation.set is not None
         candidates = equation.set.fresh(CANDIDATES * equation.rows, seed)
-        there = System(system.field, [equation.at(PointSet(candidates))], [1.0], system.constants)
+        there = system.holding([equation.at(PointSet(candidates))], [1.0])
         sizes = there.residual(there.carry(x), x, W).abs()
         likely = sizes / sizes.max().clamp(min=1e-300) + 1e-12  # all of them can be drawn
         chosen = torch.multinomial(likely, equation.rows, generator=torch.Generator().manual_seed(seed))

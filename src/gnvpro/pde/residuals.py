@@ -73,7 +73,7 @@ class Check:
                 fresh = equation.at(PointSet(equation.set.fresh(count, 7919 * (seed + 1) + i)))
             self.fresh.append(fresh)
         drawn = [e for e in self.fresh if e is not None]
-        self._fresh_system = System(system.field, drawn, [1.0] * len(drawn), system.constants) if drawn else None
+        self._fresh_system = system.holding(drawn, [1.0] * len(drawn)) if drawn else None
 
     @torch.no_grad()
     def seen(self, x: Tensor, fit: Fit) -> list[Seen]:

@@ -26,6 +26,7 @@ from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import HEADS, Ways
+from gnvpro.processes import ALONE, Processes
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
@@ -44,6 +45,7 @@ class Settings:
     head: str
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
+    processes: Processes = ALONE
 
     def __post_init__(self) -> None:
         if self.seconds is not None:
@@ -67,19 +69,33 @@ class Run:
         listeners: Sequence[Listener],
     ) -> None:
         self.field, self.settings, self.meter = field, settings, Meter()
-        self.journal = Journal(settings.checkpoint, listeners)
+        self.processes = processes = settings.processes
+        first = processes.is_first  # which alone writes files and has listeners
+        self.journal = Journal(settings.checkpoint if first else None, listeners if first else [])
         self.refinement = Refinement(equations, settings.seed)
-        self.system = System(field, equations)
+        self.system = System(field, equations, processes=processes)
+        self.identity = self._identity() if settings.checkpoint or not processes.alone else {}
+        self._agree()
         check_smooth(field, equations, self.system)
         self.notes = warn_about(equations, self.system)
         self.ways = Ways.choose(self.system.linear, settings.head)
         self.penalty = FIRST_PENALTY if settings.head_penalty is None else settings.head_penalty
-        self.identity = self._identity() if settings.checkpoint else {}
         self.spent = 0.0
         self.checked_misfit: float | None = None
         self.before = math.inf  # Phi at the last look
         self.of_zero = zero_value(self.system)
         self.region: TrustRegion[EquationPoint] | None = None
+
+    def _agree(self) -> None:
+        """Processes begin with the same equations, and with the parameters and constants of the first."""
+        if self.processes.alone:
+            return
+        budget = {"iterations": repr(self.settings.iterations), "seconds": repr(self.settings.seconds)}
+        self.processes.check_same({**self.identity, **budget}, "with the same equations and points everywhere")
+        self.processes.spread([*self.field.parameters(), *self.field.buffers()])
+        values = self.processes.from_rank(0, [constant.value for constant in self.system.constants])
+        for constant, value in zip(self.system.constants, values, strict=True):
+            constant.value = value
 
     # -- the loop
 
@@ -105,7 +121,7 @@ class Run:
                 return Status.HEAD_ONLY
             if settings.iterations is not None and len(self.journal.history) > settings.iterations:
                 return Status.ITERATIONS_SPENT
-            if settings.seconds is not None and self._seconds() >= settings.seconds:
+            if settings.seconds is not None and self.processes.all(self._seconds() >= settings.seconds):
                 return Status.SECONDS_SPENT
             done = self.region.iterate()
             if done is None:
@@ -190,7 +206,7 @@ class Run:
             damping=done.damping if done else None,
             note=note,
         )
-        self.journal.publish(record, self._state)
+        self.journal.publish(core.agreed(self.processes, record, point.theta, point.W), self._state)
 
     def _identity(self) -> dict[str, Any]:
         tensors = {
@@ -229,7 +245,7 @@ class Run:
 
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of."""
-        saved = core.load_checkpoint(path)
+        saved = self.processes.from_first(lambda: core.load_checkpoint(path))
         self.journal.resume(path, saved, self.identity)
         self.system, self.penalty = self.refinement.restored(self.system, saved["added"]), saved["penalty"]
         self.ways = Ways(**saved["ways"])

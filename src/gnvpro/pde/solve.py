@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_equations
@@ -26,6 +26,7 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.run import Run, Settings
+from gnvpro.processes import Processes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,6 +78,7 @@ def solve(
     progress: bool = False,
     listeners: Sequence[Listener | Callable[[Record], object] | str] = (),
     clock: Callable[[], float] = time.perf_counter,
+    process_group: Any = None,
 ) -> Result:
     """Solve the equations for the field, in place.
 
@@ -98,6 +100,8 @@ def solve(
         listeners: what watches the run, as in `gnvpro.train`: functions of one `Record`, called when the field holds the last
             accepted parameters, or objects that hear of every record.
         clock: what the budget is measured by, `time.process_time` for processor seconds.
+        process_group: processes that make the same call, such as `torch.distributed.group.WORLD`: each carries a part of the
+            points through the network. Left out: this process alone.
 
     Returns:
         A `Result`: status, history, residuals (one for each equation, on fresh points), notes.
@@ -117,17 +121,20 @@ def solve(
         >>> bool(abs(u(torch.tensor([[0.5]], dtype=torch.float64)) - 0.125) < 1e-6)
         True
     """
-    checked = check_equations(u, equations)
+    processes = Processes.of(process_group)
+    with processes.together():
+        checked = check_equations(u, equations)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint, every=20)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
-    settings = Settings(seconds, seed, iterations, head_penalty, grow, head, checkpoint, clock)
+    settings = Settings(seconds, seed, iterations, head_penalty, grow, head, checkpoint, clock, processes)
     watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
-    run = Run(u, checked, settings, watchers)
-    path = None if checkpoint is None else Path(checkpoint.path)
-    if resume and path is not None and path.exists():
-        with core.taken_up(path, u, lambda: True):
-            run.resume(path)
-    status = run.run()
-    return Result(u, status, run.journal.history, run.residuals(), run.notes)
+    with processes.noting_failures():
+        run = Run(u, checked, settings, watchers)
+        path = None if checkpoint is None else Path(checkpoint.path)
+        if resume and path is not None and processes.from_first(path.exists):
+            with core.taken_up(path, u, lambda: True):
+                run.resume(path)
+        status = run.run()
+        return Result(u, status, run.journal.history, run.residuals(), run.notes)

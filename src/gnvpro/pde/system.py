@@ -30,6 +30,8 @@ from gnvpro.pde.equation import Compiled, Equation, Key, Linearized, Values
 from gnvpro.pde.expressions import Constant
 from gnvpro.pde.field import Field
 from gnvpro.pde.jets import Channels, Laplacian
+from gnvpro.pde.shared import SharedCarrier
+from gnvpro.processes import ALONE, Processes
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class System:
         equations: Sequence[Equation],
         weights: Sequence[float] | None = None,
         constants: Sequence[Constant] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        self.field, self.equations = field, tuple(equations)
+        self.field, self.equations, self.processes = field, tuple(equations), processes
         own = list({id(c): c for e in equations for c in e.constants}.values())
         self.constants: list[Constant] = own if constants is None else list(constants)
         self._parameters = {n: p for n, p in field.features.named_parameters() if p.requires_grad}
         self._sizes = [p.numel() for p in self._parameters.values()]
-        self.carrier = carrier_for(field.features, list(self._parameters))
+        carrier = carrier_for(field.features, list(self._parameters))
+        self.carrier = carrier if processes.alone else SharedCarrier(carrier, processes)
         self.linear = all(e.linear for e in equations)
         self.weights = [balanced_weight(e) for e in equations] if weights is None else list(weights)
         self.roots = [math.sqrt(w / e.rows) for w, e in zip(self.weights, equations, strict=True)]
@@ -80,6 +84,12 @@ class System:
         self._fixed: list[Linearized | None] = [
             e.compiled.linearize(e.compiled.zeros(), {}) if e.linear and not e.constants else None for e in equations
         ]
+
+    def holding(self, equations: Sequence[Equation], weights: Sequence[float] | None = None) -> System:
+        """Other equations about the same field and constants; with the weights of these, unless others are given."""
+        return System(
+            self.field, equations, self.weights if weights is None else weights, self.constants, self.processes
+        )
 
     @property
     def rows(self) -> int:

@@ -52,7 +52,10 @@ def digest(tensors: list[Tensor]) -> str:
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.stride(0) != 1:  # one number that was expanded counts as contiguous, whatever its stride
+            flat = flat.new_empty(flat.shape).copy_(flat)
+        total.update(flat.view(torch.uint8).numpy().data)
     return total.hexdigest()[:16]
 
 
