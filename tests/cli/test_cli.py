@@ -25,9 +25,13 @@ def test_every_command_has_help_and_so_has_every_option():
         assert "Usage" in done.output
 
 
-def test_a_shell_can_complete_commands():
-    done = CliRunner().invoke(app, ["--help"])
-    assert "--install-completion" in done.output
+@pytest.mark.parametrize(
+    ("line", "offered"), [("gnvpro re", "report"), ("gnvpro run poisson2", "poisson2d"), ("gnvpro run cd", "cdr")]
+)
+def test_a_shell_completes_commands_and_experiments(line, offered):
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_GNVPRO_COMPLETE": "complete_bash"}
+    done = CliRunner().invoke(app, [], prog_name="gnvpro", env=words)
+    assert offered in done.output.split()
 
 
 @pytest.mark.slow

@@ -10,6 +10,14 @@ import typer
 from gnvpro.cli.app import DataDir, app, one_line_errors
 
 
+def experiment_names(incomplete: str) -> list[str]:
+    """What a shell may complete."""
+    from gnvpro.experiments.catalogue import EXPERIMENTS
+    from gnvpro.experiments.equations import EQUATIONS
+
+    return [name for name in (*EXPERIMENTS, *EQUATIONS) if name.startswith(incomplete)]
+
+
 @app.command("list")
 def list_experiments() -> None:
     """List the experiments, their methods and budgets."""
@@ -20,7 +28,7 @@ def list_experiments() -> None:
 
 @app.command("run")
 def run_experiment(
-    name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.")],
+    name: Annotated[str, typer.Argument(help="The experiment: see gnvpro list.", autocompletion=experiment_names)],
     method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. All if not given.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of data, weights and batches; may be repeated.")] = None,
     work: Annotated[float | None, typer.Option(help="Work units of each run at most, instead of its own.")] = None,
