@@ -148,7 +148,7 @@ def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Any], Tensor
         writes_inputs = any(g._version > 0 or not _equal(g, f) for g, f in pairs)
         try:
             alone, _ = features(few[-1:])
-        except Exception:  # such as that of BatchNorm, which has no variance of one sample
+        except Exception:  # BatchNorm, say, has no variance of one sample
             alone = second.new_zeros(0)
         buffers, attributes = before.changed_buffers(), before.changed_attributes()
     if drawn or not _close(first, second):

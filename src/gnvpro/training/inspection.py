@@ -4,7 +4,7 @@
     features    at the theta at hand: scale, conditioning, those that are dead or double
     costs       seconds of a pass, measured; memory; the solver that `auto` begins with
 
-Conditioning is that of the columns with their means removed, each scaled to a standard deviation of one: what scaling alone
+Conditioning is measured on the columns with their means removed, each scaled to a standard deviation of one: what scaling alone
 cannot mend. It is looked at on at most 5000 samples.
 """
 
