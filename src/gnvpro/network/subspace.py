@@ -96,12 +96,19 @@ class Subspace:
 
         first = next(iter(jacobians.values()))
         m, n = (first[0] if isinstance(first, list) else first).shape[1:]
-        for name, rows, entries in self._blocks:
+        merged = False
+        for (name, rows, entries), following in zip(self._blocks, [*self._blocks[1:], None], strict=True):
+            if merged:  # a bias that came with its weight
+                merged = False
+                continue
             block = jacobians.get(name)
+            if following and entries is None and isinstance(block, OuterBlock):
+                merged = jacobians.get(following[0]) is block.g
+                block = block.with_bias() if merged else block
             outer = [block] if isinstance(block, OuterBlock) else block if isinstance(block, list) else []
             if outer and entries is None:
                 close()
-                blocks.extend(OuterBlock(each.g.to(like), each.x.to(like)) for each in outer)
+                blocks.extend(each.to(like) for each in outer)
             elif outer:
                 run.append((torch.cat([each.dense() for each in outer]), entries))
             elif block is None:

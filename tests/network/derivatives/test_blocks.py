@@ -9,8 +9,19 @@ from checks import F64, relative
 from gnvpro.network.derivatives.blocks import Blocks, OuterBlock
 
 SEEDS, SAMPLES = 3, 20
-# (outputs, inputs) of linear layers, or a number of rows; the first layer has more inputs than the square of its outputs
-MADE_OF = [[(2, 7), (3, 4)], [(2, 7), 5, (3, 4)], [5, (4, 4), (4, 4)], [(1, 1)], [4]]
+# (outputs, inputs) of linear layers, "bias" for those that have one, or a number of rows; the first layer has more inputs than
+# the square of its outputs
+MADE_OF = [
+    [(2, 7), (3, 4)],
+    [(2, 7), 5, (3, 4)],
+    [5, (4, 4), (4, 4)],
+    [(2, 7, "bias"), (3, 4, "bias")],
+    [(2, 7, "bias"), 5, (3, 4)],
+    [(3, 4), 5, (2, 7, "bias")],
+    [(1, 9, "bias"), (2, 3, "bias")],
+    [(1, 1)],
+    [4],
+]
 
 
 @pytest.fixture
@@ -26,14 +37,20 @@ def blocks(request, draw):
         if isinstance(part, int):
             made.append(draw(part, SEEDS, SAMPLES))
         else:
-            o, i = part
-            made.append(OuterBlock(draw(o, SEEDS, SAMPLES), draw(i, SAMPLES)))
+            o, i, *bias = part
+            weight = OuterBlock(draw(o, SEEDS, SAMPLES), draw(i, SAMPLES))
+            made.append(weight.with_bias() if bias else weight)
     return Blocks(tuple(made))
 
 
 @pytest.fixture
 def dense(blocks):
     return torch.cat([block.dense() if isinstance(block, OuterBlock) else block for block in blocks.blocks])
+
+
+def test_the_rows_of_a_bias_stand_after_those_of_the_weight(draw):
+    weight = OuterBlock(draw(2, SEEDS, SAMPLES), draw(3, SAMPLES))
+    assert torch.equal(weight.with_bias().dense(), torch.cat([weight.dense(), weight.g]))
 
 
 @pytest.mark.parametrize("numbers", [1, 100, 1_000_000])  # one sample at a time, some, all

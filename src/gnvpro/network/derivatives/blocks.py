@@ -55,7 +55,7 @@ class Blocks:
         parts = []
         for block in self.blocks:
             if isinstance(block, OuterBlock):
-                parts.append(((block.g * v).sum(1) @ block.x.T).flatten())
+                parts.append(block.in_order((block.g * v).sum(1) @ block.x.T))
             else:
                 parts.append(block.flatten(1) @ v.flatten())
         return torch.cat(parts)
@@ -67,7 +67,7 @@ class Blocks:
             if isinstance(block, OuterBlock):
                 o, m, i = *block.g.shape[:2], block.x.shape[0]
                 xy = (block.x[:, None] * y.T).flatten(0, 1)  # (i k, n)
-                parts.append((block.g.flatten(0, 1) @ xy.T).view(o, m, i, -1).transpose(1, 2).flatten(0, 1))
+                parts.append(block.in_order((block.g.flatten(0, 1) @ xy.T).view(o, m, i, -1).transpose(1, 2)))
             else:
                 parts.append((block.flatten(0, 1) @ y).view(*block.shape[:2], -1))
         return torch.cat(parts)
@@ -79,7 +79,7 @@ class Blocks:
             if isinstance(block, OuterBlock):
                 seeded, inputs = _over_seeds(block.g, left), block.x[:, None] * z
                 product = seeded.flatten(0, 1) @ inputs.flatten(0, 1).T
-                parts.append(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2).flatten(0, 1))
+                parts.append(block.in_order(product.view(*seeded.shape[:2], *inputs.shape[:2]).transpose(1, 2)))
             else:
                 y = (left[:, None] * z[:, None]).flatten(0, 1)  # (k f, m, n)
                 parts.append((block.flatten(1) @ y.flatten(1).T).unflatten(1, (len(left), len(z))))
@@ -113,7 +113,7 @@ def _add_product(out: Tensor, left: Block, right: Block) -> None:
 def _add_dense_outer(out: Tensor, dense: Tensor, outer: OuterBlock) -> None:
     size = 32  # rows at a time, so that what is summed stays in the cache
     for target, rows in zip(out.split(size), dense.split(size), strict=True):
-        target.add_((_over_seeds(rows, outer.g) @ outer.x.T).flatten(1))
+        target.add_(_columns(_over_seeds(rows, outer.g) @ outer.x.T, outer))
 
 
 def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
@@ -124,18 +124,27 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
     return out
 
 
+def _columns(values: Tensor, block: OuterBlock) -> Tensor:
+    """Values for (..., o, i) as columns, one for each row of the block."""
+    return torch.cat([values[..., :-1].flatten(-2), values[..., -1]], -1) if block.bias else values.flatten(-2)
+
+
 def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
     """sum_n (sum_m g[o] g'[p]) x[i] x'[j]; holds whichever is smaller: products of inputs, or of seeds and an input."""
     (o, p), (i, j) = (len(left.g), len(right.g)), (len(left.x), len(right.x))
     if i > o * p:
-        for row, target in zip(_over_seeds(left.g, right.g).unbind(), out.split(i), strict=True):
-            target.addmm_(left.x, (row[:, None] * right.x).flatten(0, 1).T)
+        weights = i - left.bias
+        for k, row in enumerate(_over_seeds(left.g, right.g).unbind()):
+            product = _columns((left.x @ (row[:, None] * right.x).flatten(0, 1).T).view(i, p, j), right)
+            out[k * weights : (k + 1) * weights] += product[:weights]
+            if left.bias:
+                out[o * weights + k] += product[-1]
         return
     size = max(1, MAX_PRODUCT_ENTRIES // (o * p + i * j))
     product = out.new_zeros(o * p, i * j)
     for k in range(0, left.x.shape[1], size):
         product += _sum_of_products(left, right, slice(k, k + size))
-    out.add_(product.view(o, p, i, j).transpose(1, 2).reshape(out.shape))
+    out.add_(_columns(left.in_order(product.view(o, p, i, j).transpose(1, 2)), right))
 
 
 def _sum_of_products(left: OuterBlock, right: OuterBlock, samples: slice) -> Tensor:

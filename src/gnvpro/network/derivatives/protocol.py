@@ -15,15 +15,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class OuterBlock:
-    """The rows g[o] x[i] of a Jacobian, (o i, m, n), not multiplied out."""
+    """The rows g[o] x[i] of a Jacobian, (o i, m, n), not multiplied out.
+
+    With a bias the last x is one everywhere, and its rows g[o] stand after those of the weight.
+    """
 
     g: Tensor  # (o, m, n)
     x: Tensor  # (i, n)
+    bias: bool = False
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -32,7 +37,19 @@ class OuterBlock:
 
     def dense(self) -> Tensor:
         """The rows multiplied out."""
-        return (self.g[:, None] * self.x[:, None]).reshape(self.shape)
+        return self.in_order(self.g[:, None] * self.x[:, None])
+
+    def in_order(self, values: Tensor) -> Tensor:
+        """Values for (o, i) as those of the rows."""
+        return torch.cat([values[:, :-1].flatten(0, 1), values[:, -1]]) if self.bias else values.flatten(0, 1)
+
+    def with_bias(self) -> OuterBlock:
+        """With rows g[o] for a bias of the same layer."""
+        return OuterBlock(self.g, torch.cat([self.x, torch.ones_like(self.x[:1])]), bias=True)
+
+    def to(self, like: Tensor) -> OuterBlock:
+        """In the dtype of another tensor."""
+        return OuterBlock(self.g.to(like), self.x.to(like), self.bias)
 
 
 Block = Tensor | OuterBlock
