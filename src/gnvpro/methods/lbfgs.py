@@ -1,10 +1,17 @@
 """L-BFGSvpro: quasi-Newton steps by `torch.optim.LBFGS` on the reduced objective.
 
 Phi_red and its gradient (two passes) are evaluated at every point that the strong-Wolfe search asks for.
+
+Where the objective is concave along a direction, as far from a minimum, torch's search extrapolates by a hundredth of its last
+step. That gains nothing, and the cubic through two points so close together is all rounding errors: whether the next step is
+a hundredth again or several times as long then differs from one order of summation to another. So the search is
+called off there, and begins again from ten times as far.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +36,9 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+
+CREEPING = 0.05  # share of its length by which a search goes on where the objective is concave
+FARTHER = 10.0  # times as far as the farthest point, the search begins again
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,8 @@ class RunningLBFGS:
             theta = self._variable.detach()
             point = next((p for p in seen if torch.equal(p.theta, theta)), None)
             if point is None:
+                if _creeps(theta, seen):
+                    raise _Creeping
                 if len(seen) > 1 and self.budget.passes_left < self.next_passes:
                     raise _Spent
                 at = self.objective.start(theta.clone(), before.warm_start)
@@ -145,7 +157,7 @@ class RunningLBFGS:
             return torch.tensor(point.value, dtype=torch.float64)
 
         try:
-            self._optimizer.step(closure)
+            self._search(closure, seen)
             after = next((p for p in seen if torch.equal(p.theta, self._variable.detach())), before)
         except _Spent:  # in the middle of the search, so there is no next direction; nor is there work for one
             after = min(seen, key=lambda point: point.value)
@@ -158,12 +170,51 @@ class RunningLBFGS:
         self._point = after
         return StepReport(True)
 
+    def _search(self, closure: Callable[[], Tensor], seen: list[Evaluated]) -> None:
+        """A step of the optimiser, begun again from farther away as long as its search creeps."""
+        before, memory = seen[0].theta, copy.deepcopy(self._optimizer.state_dict())
+        try:
+            while True:
+                try:
+                    self._optimizer.step(closure)
+                    return
+                except _Creeping:
+                    tried = [float(torch.linalg.vector_norm(point.theta - before)) for point in seen[1:]]
+                with torch.no_grad():
+                    self._variable.copy_(before)
+                self._optimizer.load_state_dict(copy.deepcopy(memory))
+                self._rate = FARTHER * max(tried) / tried[0]
+        finally:
+            self._rate = 1.0
+
+    @property
+    def _rate(self) -> float:
+        """What the first step of a search is multiplied by."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @_rate.setter
+    def _rate(self, value: float) -> None:
+        self._optimizer.param_groups[0]["lr"] = value
+
     def state(self) -> State:
         """The point, how its head was found, and the optimiser's memory."""
         return {
             **point_state(self.point.theta, self.point.start),
             "optimizer": detached_copy(self._optimizer.state_dict()),
         }
+
+
+def _creeps(theta: Tensor, seen: list[Evaluated]) -> bool:
+    """Whether the search goes on from its last point, the farthest so far, by next to nothing."""
+    before = seen[0].theta
+    last = float(torch.linalg.vector_norm(seen[-1].theta - before))
+    farthest = max(float(torch.linalg.vector_norm(point.theta - before)) for point in seen)
+    length = float(torch.linalg.vector_norm(theta - before))
+    return len(seen) > 1 and last == farthest and last < length <= (1 + CREEPING) * last
+
+
+class _Creeping(Exception):
+    """The search extrapolates by next to nothing."""
 
 
 class _Spent(Exception):
