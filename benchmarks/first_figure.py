@@ -94,7 +94,7 @@ def draw(curves: dict[str, np.ndarray], point: tuple[float, float], solved: Any,
         readable_log_axis(axes.yaxis, min(values), max(values))
         axes.grid(alpha=0.3, lw=0.5)
     left.plot(*point, "D", color=GREY, ms=8, label="Gaussian process")
-    left.set(title="A surrogate: 55 inputs, 72 outputs, 400 samples", ylabel="relative error, unseen samples")
+    left.set(title="A surrogate: 55 inputs, 72 outputs", ylabel="relative error, unseen samples")
     middle.set(title="The heat equation", ylabel="error")
     left.legend(frameon=False, fontsize="small")
     drawn = right.pcolormesh(picture["a"], picture["b"], picture["solution"].T, shading="gouraud", cmap="inferno")
