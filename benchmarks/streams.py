@@ -104,7 +104,7 @@ def compare(folder: Path, samples: int, cases: list[tuple[str, str, int]]) -> No
         for how in ("in memory", "in memory, little", "files"):
             found = measured(folder, samples, how, loss, way, iterations)
             first = first or found
-            ours, theirs = torch.tensor(found["parameters"]), torch.tensor(first["parameters"])
+            ours, theirs = (torch.tensor(each["parameters"], dtype=torch.float64) for each in (found, first))
             difference = float((ours - theirs).norm() / theirs.norm())
             ratio = found["seconds"] / first["seconds"]
             print(

@@ -21,10 +21,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnvpro.network.derivatives.blocks import add_square
 from gnvpro.pde.eliminate import solve_triangular
 
 LEAST_SHARE = 1e-8  # of the largest column: a variable that moves nothing here must not be free to move anywhere
 GRAM_IS_SAFE = 1e-8  # damping, relative to the largest diagonal entry of K'K, above which K'K may be used
+GRAM_BLOCKS = 8  # of its rows, of which only the lower triangle is made
 ROUNDING = 1e-15  # damping below this share of the largest squared singular value is none, with a Gram matrix
 
 
@@ -62,9 +64,11 @@ class RowModel:
 
     @cached_property
     def _gram(self) -> Tensor:
-        """K'K or K K', the smaller one."""
-        K = self._scaled
-        return K @ K.T if K.shape[0] < K.shape[1] else K.T @ K
+        """The lower triangle of K'K or K K', the smaller one."""
+        K = self._scaled if self.J.shape[0] < self.J.shape[1] else self._scaled.T
+        gram = K.new_zeros(len(K), len(K))
+        add_square(gram, K, blocks=GRAM_BLOCKS)
+        return gram
 
     def solve_damped(self, damping: float) -> tuple[Tensor, float, float, float]:
         """The step, its length, the reduction promised and the damping in use."""
@@ -87,7 +91,8 @@ class RowModel:
     def _by_gram(self, damping: float) -> tuple[Tensor, float, float]:
         factor, damping = _cholesky(self._gram, damping)
         y = -torch.cholesky_solve((self.gradient / self.root)[:, None], factor)[:, 0]
-        return y, float(0.5 * y @ (self._gram @ y) + damping * y @ y), damping
+        moved = self._scaled @ y
+        return y, float(0.5 * moved @ moved + damping * y @ y), damping
 
     def _by_triangle(self, damping: float) -> tuple[Tensor, float]:
         R, along = self._triangle
@@ -102,7 +107,7 @@ class RowModel:
 
 
 def _cholesky(matrix: Tensor, damping: float) -> tuple[Tensor, float]:
-    """The factor of matrix + damping I, with more damping where rounding asks for it."""
+    """The factor of matrix + damping I, from the lower triangle; with more damping where rounding asks for it."""
     while True:
         damped = matrix.clone()
         damped.diagonal().add_(damping)
