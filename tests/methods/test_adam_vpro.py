@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 import gnvpro
-from gnvpro.methods import adam_vpro
+from gnvpro.methods import running_adam_vpro
+from gnvpro.methods.batch_steps import BatchSteps
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
+from gnvpro.stochastic.learning_rate import FIRST, TRIALS, WARM_UP
 from stochastic_cases import network, samples
 
 
@@ -62,11 +65,11 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     running = method.begin(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
     (batch,) = random_batches(problem, 60, 0, 0)
     for _ in range(2):  # the first one only learns the coordinates
-        value = running._step(batch, 1e-3)
+        value = running.steps.step(batch, 1e-3)
     point = problem.reduced.at(theta)
     assert value == pytest.approx(point.value, rel=1e-9)
     gradient = point.gradient()
-    moved, large = running._theta() - theta, gradient.abs() > 1e-6
+    moved, large = running.steps.theta() - theta, gradient.abs() > 1e-6
     torch.testing.assert_close(moved[large], -1e-3 * gradient[large].sign(), rtol=1e-3, atol=0)
 
 
@@ -123,14 +126,40 @@ def test_a_rate_that_is_far_too_large_is_lowered() -> None:
 
 def test_the_rate_is_found_where_the_budget_has_room_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(400, "least_squares")
-    monkeypatch.setattr(adam_vpro, "TRIAL", 10)
-    rates = {}
-    for work in (8, 60):  # trials take at most 7.5 passes here
-        history = gnvpro.train(network(), x, y, loss="least_squares", method="adam-vpro", work=work).history
-        rates[work] = history[1].radius
-        assert history[-1].work <= work
-        assert (history[1].work > 3) == (work == 60)  # trials are work
-    assert rates[8] == adam_vpro.UNTRIED != rates[60]
+    monkeypatch.setattr(running_adam_vpro, "TRIAL", 10)
+    monkeypatch.setattr(running_adam_vpro, "FIRST_STEPS", 20)
+    short, long = (
+        gnvpro.train(network(), x, y, loss="least_squares", method="adam-vpro", work=work).history for work in (8, 60)
+    )  # first steps and trials take at most 10 passes here
+    assert {record.radius for record in short[1:]} == {FIRST}
+    rates = long.column("radius")
+    trials = len(rates) - 1 - rates[::-1].index(next(rate for rate in rates[::-1] if rate != rates[-1]))
+    assert rates[1:3] == [FIRST, FIRST]  # the first steps and the first trial
+    assert 3 <= trials <= 1 + TRIALS
+    assert rates[-1] in rates[2 : trials + 1]
+    assert [record.work for record in long[1:4]] == [3.5, 4.75, 6.0]  # batches of 25 of 400 samples, two passes
+    assert long[trials].loss < long[1].loss < long[0].loss  # each goes on from the best before
+    assert long[-1].loss < long[trials].loss
+
+
+def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is the meter's: a pass is a second, however fast the machine."""
+    x, y = samples(400, "least_squares")
+    problem = gnvpro.Problem(network(), x, y, loss="least_squares")
+    meter = problem.meter
+    budget = Budget(meter, math.inf, seconds=41.0, clock=lambda: meter.work)
+    running = gnvpro.AdamVPro(lr=1e-2).begin(problem, Start(problem.theta()), budget, 0, None)
+    rates: list[float] = []
+    step = BatchSteps.step
+    monkeypatch.setattr(
+        BatchSteps, "step", lambda self, batch, rate, share: (rates.append(rate), step(self, batch, rate, share))[1]
+    )
+    while budget.seconds_left > 0:
+        assert running.iterate()
+    assert len(rates) == 20 * 16  # forty passes after the first elimination
+    assert rates[WARM_UP] > 0.99e-2
+    assert rates[160] == pytest.approx(0.5e-2, rel=0.05)
+    assert rates[-1] < 1e-4 * 1e-2
 
 
 def test_settings_that_cannot_be_used_are_refused() -> None:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
-from gnvpro.stochastic.learning_rate import SAFETY, TRIALS, WARM_UP, cosine, find_rate
+from gnvpro.stochastic.learning_rate import SAFETY, TRIALS, WARM_UP, cosine, found_rate, next_trial, trial_rate
+
+
+def searched(score: Callable[[float], float]) -> tuple[float, list[float]]:
+    """The rate that is found, and those that were tried."""
+    scores: dict[int, float] = {}
+    while (k := next_trial(scores)) is not None:
+        assert k not in scores
+        scores[k] = score(trial_rate(k))
+    return found_rate(scores), [trial_rate(k) for k in scores]
 
 
 @pytest.mark.parametrize("best", [1e-3, 2e-2, 4e-1])
 def test_the_rate_is_found_by_climbing_and_what_is_no_number_loses(best: float) -> None:
-    tried: list[float] = []
-
-    def trial(rate: float) -> float:
-        tried.append(rate)
-        return math.nan if rate > 3 * best else abs(math.log(rate / best))
-
-    assert 1 / 1.6 < 4 * find_rate(trial) / best < 1.6  # a quarter of the best
-    assert len(tried) == len(set(tried)) <= TRIALS
+    found, tried = searched(lambda rate: math.inf if rate > 3 * best else abs(math.log(rate / best)))
+    assert 1 / 1.6 < found / SAFETY / best < 1.6
+    assert len(tried) <= TRIALS
 
 
 def test_trials_without_a_number_end_with_the_smallest_rate() -> None:
-    tried: list[float] = []
-    assert find_rate(lambda rate: (tried.append(rate), math.nan)[1]) == SAFETY * min(tried)
+    found, tried = searched(lambda rate: math.inf)
+    assert found == SAFETY * min(tried)
     assert len(tried) == TRIALS
 
 

@@ -15,6 +15,8 @@ A stint of the kind that gains less is short, and the next one waits until it is
 does not pay costs a tenth or so. What an exact step costs is known before the first one is taken: by the passes, and the
 seconds of the same products with a few rows.
 
+Large sets of samples, of least squares, begin on random batches (`relay`); the same decisions follow from where they end.
+
 What the clock decided is part of the state, so that a resumed run goes on the same way. `Auto(reproducible=True)` counts
 operations instead of seconds: the same steps on every machine. Where exact steps cannot be had (memory, the eliminator, the
 model), or one would take minutes, all steps are the hybrid's.
@@ -25,12 +27,14 @@ Legend: q -> directions, m -> rows of the Jacobian per sample (`Dense.seeds`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnvpro.arguments import check_count, check_number
+from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
 from gnvpro.methods.race import Cheap, Costs, Race, exact_flops
+from gnvpro.methods.relay import Relay, part_for_batches
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov, count_directions
 from gnvpro.methods.steps import KrylovWithinBudget, QuasiNewtonSteps, Steps
 from gnvpro.minimize.krylov import KrylovModel
@@ -39,7 +43,9 @@ from gnvpro.minimize.trust_region import Point
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.samples.several import Streamed
 
+LARGE = 10_000  # samples
 FEW_DIRECTIONS = 100  # whose matrix costs less to make than a few cheap steps: all steps are exact
 MAX_EXACT_FLOPS = 2e12  # of an exact step; beyond, none is tried
 SPACES_AFTER = 60  # quasi-Newton steps before the first Krylov space of more than one dimension
@@ -53,6 +59,7 @@ class Auto:
         max_rank: largest dimension of Krylov spaces; each costs two work units.
         rtol: relative residual at which a Krylov space is large enough.
         dense: settings of its exact steps.
+        large: samples from which training with least squares begins on random batches; None: it never does.
         reproducible: whether decisions follow from counts of operations, the same on every machine, rather than from seconds.
             Where the work is limited, or in several processes, they always do.
     """
@@ -60,12 +67,15 @@ class Auto:
     max_rank: int = 20
     rtol: float = 1e-2
     dense: Dense = field(default_factory=Dense)
+    large: int | None = LARGE
     reproducible: bool = False
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
         check_count("Auto: max_rank", self.max_rank, 1)
         check_number("Auto: rtol", self.rtol, 0.0)
+        if self.large is not None:
+            check_count("Auto: large", self.large, 1)
         if not isinstance(self.reproducible, bool):
             raise TypeError(f"Auto: reproducible must be True or False, got {self.reproducible!r}")
 
@@ -85,12 +95,56 @@ class Auto:
         """The kind of steps that it begins with on this problem where time is scarce; takes a pass or two to say."""
         meter = WorkMeter(len(problem.inputs))
         running = self.begin(problem.with_meter(meter), Start(problem.theta()), Budget(meter, math.inf), None)
+        if isinstance(running, Relay):
+            return AdamVPro.name
         steps = running.current if isinstance(running, Race) else running
         assert isinstance(steps, Steps)
         return steps.name
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
+    def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None, seed: int = 0) -> Running:
+        """Start on a problem, or go on from a state; the seed is of the order of batches."""
+        if state is None and self.begins_on_batches(problem, start, budget):
+            part = self._part_for_batches(problem, budget)
+        elif state is not None and "batches" in state:
+            limit, seconds = state["part"]
+            part = replace(budget, limit=limit, seconds=seconds)
+        elif state is not None and "after" in state:
+            part = None
+        else:
+            return self.on_all_samples(problem, start, budget, state)
+        saved = state and state.get("batches")
+        batches = None if part is None else AdamVPro().begin(problem, start, part, seed, saved)
+
+        def follow(start: Start, first_value: float, state: State | None) -> Running:
+            return self.on_all_samples(problem, start, budget, state, first_value)
+
+        return Relay(batches, follow, budget, state)
+
+    def begins_on_batches(self, problem: Problem, start: Start, budget: Budget) -> bool:
+        """Whether the samples are many, held, and nothing was trained on them before."""
+        many = self.large is not None and problem.n_samples >= self.large
+        fresh = start.W is None and budget.share == 1.0
+        held = not isinstance(problem.inputs, Streamed)
+        fixed = not (problem.searched.theta or problem.searched.head)  # the evidence judges minima
+        squares = problem.misfit.identity_hessian
+        return many and fresh and held and fixed and squares and count_directions(problem) >= FEW_DIRECTIONS
+
+    def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
+        costs = Costs(self.dense, self.reproducible, problem, budget)
+        of_pass = 1.0
+        if costs.kind == "seconds" and math.isfinite(budget.seconds):
+            before = costs.spent()
+            problem.network.features(problem.theta(), problem.inputs, problem.passes)
+            of_pass = costs.spent() - before
+        exact = costs.of_exact_step(of_pass) if self.takes_exact_steps(problem) else math.inf
+        return part_for_batches(
+            budget, costs.kind, exact, AdamVPro().samples_per_batch(problem.n_samples) / problem.n_samples
+        )
+
+    def on_all_samples(
+        self, problem: Problem, start: Start, budget: Budget, state: State | None, first_value: float | None = None
+    ) -> Running:
+        """Steps on all samples; training began with this value, where not here."""
         if not self.takes_exact_steps(problem):
             return Hybrid(self.max_rank, self.rtol).begin(problem, start, budget, state)
         # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
@@ -98,7 +152,8 @@ class Auto:
             return self.dense.begin(problem, start, budget, state)
         problem = problem.with_passes(self.dense.pass_plan(problem))
         costs = Costs(self.dense, self.reproducible, problem, budget)
-        race = Race(self.dense, self.cheap(problem, budget), costs, first_point(problem, start, state), budget, state)
+        point = first_point(problem, start, state)
+        race = Race(self.dense, self.cheap(problem, budget), costs, point, budget, state, first_value)
         if state is not None:
             race.resume(state)
         return race

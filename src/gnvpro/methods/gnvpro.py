@@ -63,7 +63,10 @@ class GNvpro(Method):
 
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""
-        return as_solver(self.solver).begin(problem, start, budget, state)
+        solver = as_solver(self.solver)
+        if isinstance(solver, Auto):
+            return solver.begin(problem, start, budget, state, seed)
+        return solver.begin(problem, start, budget, state)
 
     def why_not(self, problem: Problem) -> str | None:
         """Why the solver cannot be used."""

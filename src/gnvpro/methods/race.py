@@ -114,11 +114,18 @@ class Race:
     """Cheap and exact steps by turns, mostly those that gain more."""
 
     def __init__(
-        self, dense: Dense, cheap: Cheap, costs: Costs, point: ReducedPoint, budget: Budget, state: State | None
+        self,
+        dense: Dense,
+        cheap: Cheap,
+        costs: Costs,
+        point: ReducedPoint,
+        budget: Budget,
+        state: State | None,
+        first_value: float | None = None,
     ) -> None:
         self.dense, self.cheap, self.costs, self.budget = dense, cheap, costs, budget
         self.kinds = {"cheap": Kind(), "exact": Kind()}
-        self.begun_at, self.first_value = point.theta, point.value
+        self.begun_at, self.first_value = point.theta, point.value if first_value is None else first_value
         self.memory: State | None = None  # what quasi-Newton steps knew when they were left
         self.trail: Trail = []  # cost and Phi, step by step since the kind changed
         self.patience = STINT  # exact steps until they are judged

@@ -90,6 +90,11 @@ class _Allocations(TorchDispatchMode):
         self.alive: list[int] = []
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler for it, which takes a second and a half."""
+        return False
+
     @staticmethod
     def of(run: Callable[[Any], object], inputs: Batch) -> _Allocations:
         """The log of a computation; its last entry is what the result holds."""

@@ -22,6 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gnvpro.head.eliminator import WarmStart
+from gnvpro.methods import relay
 from gnvpro.methods.protocol import Budget, Iterate, Running, Start, State
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.status import Status
@@ -195,7 +196,8 @@ class Run:
     def _ends_by_itself(self) -> bool:
         """Whether the objective can be seen to settle: not where batches are random, or its penalties change."""
         searching = self.search is not None and not self.search.over
-        return self.plan.method.usual_work() == math.inf and not searching
+        on_batches = self.history[-1].solver == relay.NAME
+        return self.plan.method.usual_work() == math.inf and not searching and not on_batches
 
     def _seconds(self) -> float:
         """Seconds of the run so far, those before it was resumed included."""

@@ -86,7 +86,8 @@ def train(
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps
-            first as long as they pay. The history says which it was.
+            first as long as they pay; least squares with 10,000 samples or more begins on random batches. The history says
+            which it was.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
             the data during training (see docs/penalties.md); `result.chosen` says what was found. Left out: 1e-10 for least
             squares, else 1e-4.
@@ -106,7 +107,7 @@ def train(
         iterations: at most so many iterations, all levels and batches together. Left out, they are no limit.
             However large these three are, a run ends when its gradient is below its tolerance or its objective has settled
             (`Status.CONVERGED`, `Status.SETTLED`; see `gnvpro.training.convergence`). Methods on random batches never see
-            that, and have 600 work units where neither work nor seconds are given ("adam-vpro": where no work is given).
+            that, and have 600 work units where neither work nor seconds are given.
         keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy;
             or the name of a metric, for the model that is best by it.
         patience: iterations without a better score, the one that `keep` goes by, after which to stop; left out, never.

@@ -1,0 +1,84 @@
+"""Steps of ADAM on batches, with the head eliminated on each: what `adam-vpro` repeats.
+
+The mean of the last thetas is kept beside theta. Noise averages out in it, so that with a head of its own it is nearly as good
+a model as if the rate had fallen to zero,
+
+    mean_k  =  mean_(k-1) + (MEMORY + 1) / (MEMORY + 1 + k) * (theta_k - mean_(k-1))        about the last k / MEMORY of them
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import append_bias_column
+from gnvpro.methods.protocol import State, detached_copy
+from gnvpro.methods.stochastic import RandomBatch, batch_passes
+from gnvpro.network.passes import PassPlan
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import sum_of_squares
+from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
+from gnvpro.stochastic.rotated_adam import Rotated
+
+MEMORY = 20  # of the mean
+
+
+class BatchSteps:
+    """The optimiser on its way: parameters, their moments, the last head."""
+
+    def __init__(
+        self, problem: Problem, head: BatchHead, kernel: Rotated, batch_size: int, theta: Tensor, W: Tensor
+    ) -> None:
+        self.problem, self.head, self.kernel = problem, head, kernel
+        self._passes = batch_passes(PassPlan(min(batch_size, problem.passes.size), problem.passes.kept))
+        self.memory = head.first(W)
+        # Steps are taken in place, and `split` may hand out views of theta
+        self.parameters = {name: value.clone() for name, value in problem.network.split(theta).items()}
+        self.moments: dict[str, dict[str, Any]] = {name: {} for name in self.parameters}
+        self.forget_the_way()
+
+    def forget_the_way(self) -> None:
+        """The mean begins here."""
+        self.mean, self.count = self.theta(), 0
+
+    def theta(self) -> Tensor:
+        """The parameters as one vector."""
+        return self.problem.network.join(self.parameters)
+
+    def step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> float | None:
+        """One batch, with a share of the head's freedom; its reduced loss before the step, None where that is no number."""
+        problem, network, misfit = self.problem, self.problem.network, batch.misfit
+        theta = self.theta()
+        linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
+        with problem.meter.inner_clock():
+            Z = append_bias_column(linearization.features, network.bias)
+            if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):
+                return None
+            fit = self.head.fit(Z, misfit, problem.head_penalty, self.memory, share)
+        self.memory = fit.memory
+        cotangent = misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
+        gradient = linearization.vjp(cotangent) + problem.theta_penalty.hessian_mv(theta)
+        for name, part in network.split(gradient).items():
+            self.kernel.step(self.parameters[name], part, self.moments[name], rate)
+        self.mean = torch.lerp(self.mean, theta, (MEMORY + 1) / (MEMORY + 1 + self.count))
+        self.count += 1
+        return fit.value + problem.theta_penalty.value(theta)
+
+    def state(self) -> State:
+        """All of it."""
+        memory = self.memory
+        return {
+            "parameters": detached_copy(self.parameters),
+            "moments": detached_copy(self.moments),
+            "memory": {"W": memory.W, "proximal": memory.proximal, "factor": memory.factor, "age": memory.age},
+            "mean": self.mean,
+            "count": self.count,
+        }
+
+    def resume(self, state: State) -> None:
+        """Take it up."""
+        self.parameters, self.moments = detached_copy(state["parameters"]), detached_copy(state["moments"])
+        self.memory = HeadMemory(**state["memory"])
+        self.mean, self.count = state["mean"], state["count"]

@@ -1,0 +1,239 @@
+"""`auto` on many samples: random batches first, Gauss-Newton steps afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnvpro
+from gnvpro.methods import auto, pace, race, relay, running_adam_vpro
+from gnvpro.methods.protocol import Budget
+from gnvpro.methods.relay import part_for_batches
+from gnvpro.network.work import WorkMeter
+from stochastic_cases import network, samples
+
+LARGE = gnvpro.Auto(large=300)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is few and short enough for a test."""
+    monkeypatch.setattr(auto, "FEW_DIRECTIONS", 10)
+    monkeypatch.setattr(relay, "STEPS", 160)
+    monkeypatch.setattr(relay, "LEAST_PASSES", 10.0)
+    monkeypatch.setattr(running_adam_vpro, "TRIAL", 16)
+    monkeypatch.setattr(running_adam_vpro, "FIRST_STEPS", 16)
+
+
+def trained(loss: str = "least_squares", solver: Any = LARGE, n: int = 400, **settings: Any) -> gnvpro.Result:
+    x, y = samples(n, loss)
+    method = settings.pop("method", gnvpro.GNvpro(solver=solver))
+    return gnvpro.train(network(), x, y, loss=loss, method=method, **settings)
+
+
+def kinds(result: gnvpro.Result) -> list[str]:
+    return [kind for kind, _ in itertools.groupby(record.solver for record in result.history[1:])]
+
+
+def test_batches_first_and_gauss_newton_steps_afterwards() -> None:
+    result = trained(iterations=60)
+    assert kinds(result)[0] == "adam-vpro"
+    assert set(kinds(result)[1:]) <= {"hybrid", "dense"}
+    assert len(kinds(result)) > 1
+    after = next(k for k, record in enumerate(result.history) if record.solver in ("hybrid", "dense"))
+    assert result.history[after - 1].work <= 1 + 2 * 160 * 25 / 400 + 2
+    assert result.history[after].loss <= (1 + 1e-12) * result.history[after - 1].loss
+    assert result.history[-1].loss < 0.8 * result.history[after - 1].loss < 0.4 * result.history[0].loss
+    losses = result.history.column("loss")
+    assert losses[after:] == sorted(losses[after:], reverse=True)
+
+
+def test_the_head_in_the_model_is_eliminated_over_all_samples() -> None:
+    x, y = samples(400, "least_squares")
+    result = trained(iterations=6)
+    assert kinds(result) == ["adam-vpro"]
+    with torch.no_grad():
+        Z = torch.cat([result.model[:-1](x), torch.ones(400, 1, dtype=torch.float64)], 1)  # type: ignore[index]
+        residual = result.model(x) - y
+    assert float((Z.T @ residual / 400).norm()) < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("budget", "part"),
+    [
+        ({"work": 100}, 100),  # fewer than 60 exact steps, of five passes each
+        ({"work": 330}, 220),  # two thirds
+        ({"work": 9000}, 300),  # as much as 60 exact steps
+    ],
+)
+def test_the_part_of_a_work_budget(budget: dict[str, float], part: float) -> None:
+    meter = WorkMeter(1000, sample_passes=2000)
+    given = Budget(meter, meter.work + budget["work"], work_is_scarce=True)
+    assert part_for_batches(given, "work", 5.0, 0.05).limit == pytest.approx(2 + part)
+
+
+@pytest.mark.parametrize(("seconds", "part"), [(100.0, 100.0), (150.0, 100.0), (900.0, 120.0)])
+def test_the_part_of_a_budget_of_seconds(seconds: float, part: float) -> None:
+    given = Budget(WorkMeter(1000), math.inf, seconds=7 + seconds, clock=lambda: 7.0)
+    made = part_for_batches(given, "seconds", 2.0, 0.05)
+    assert (made.seconds, made.limit) == (pytest.approx(7 + part), math.inf)
+    counted = part_for_batches(given, "counts", 2.0, 0.05)  # the clock decides nothing
+    assert (counted.seconds, counted.limit) == (math.inf, pytest.approx(2 * 160 * 0.05))
+
+
+@pytest.mark.parametrize("work", [6, 9, 23, 60])
+def test_stays_within_the_work_and_gains_something(work: float) -> None:
+    result = trained(work=work)
+    assert result.work <= work
+    assert result.history[-1].loss < result.history[0].loss
+    assert result.status is gnvpro.Status.WORK_SPENT
+
+
+def test_seconds_are_honoured_and_the_schedule_ends_with_them() -> None:
+    result = trained(seconds=1.0)
+    assert result.status is gnvpro.Status.SECONDS_SPENT
+    assert 1.0 <= result.history[-1].seconds < 1.5
+    assert kinds(result)[0] == "adam-vpro"
+
+
+def test_with_nothing_given_it_ends_by_itself() -> None:
+    result = trained()
+    assert result.status in (gnvpro.Status.SETTLED, gnvpro.Status.CONVERGED, gnvpro.Status.STEP_TOO_SMALL)
+    assert kinds(result)[-1] != "adam-vpro"
+
+
+# -- where it begins on all samples
+
+
+def test_small_sets_other_losses_and_batches_of_ones_own_begin_on_all_samples(tmp_path: Path) -> None:
+    x, y = samples(400, "least_squares")
+    files = []
+    for name, values in (("x", x), ("y", y)):
+        np.save(tmp_path / f"{name}.npy", values.numpy())
+        files.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    streamed = gnvpro.train(network(), *files, loss="least_squares", method=gnvpro.GNvpro(solver=LARGE), iterations=2)
+    for result in (
+        trained(n=299, iterations=2),
+        trained(solver="auto", iterations=2),
+        trained(solver=gnvpro.Auto(large=None), iterations=2),
+        trained("multinomial", iterations=2),
+        trained(method=gnvpro.GNvpro(solver=LARGE, batches=gnvpro.Batches(350)), work=20),
+        trained(head_penalty="auto", iterations=2),
+        streamed,
+    ):
+        assert "adam-vpro" not in kinds(result)
+
+
+@pytest.mark.slow
+def test_levels_begin_on_batches_once() -> None:
+    torch.manual_seed(0)
+    x, y = samples(400, "least_squares")
+    model = torch.nn.Sequential(gnvpro.networks.NeuralODE(4, 6, depth=2), torch.nn.Linear(6, 3)).double()
+    method = gnvpro.GNvpro(solver=LARGE, levels=2)
+    history = gnvpro.train(model, x, y, loss="least_squares", method=method, work=[30, 30]).history
+    assert {record.solver for record in history if record.level == 0} == {None, "adam-vpro"}
+    assert "adam-vpro" not in {record.solver for record in history if record.level == 1}
+
+
+def test_weights_and_validation() -> None:
+    x, y = samples(500, "least_squares")
+    weights = torch.rand(500, dtype=torch.float64) * (torch.arange(500) % 5 > 0)
+    kept = weights > 0
+    losses = []
+    for rows in (torch.ones(500, dtype=torch.bool), kept):
+        result = gnvpro.train(
+            network(),
+            x[rows],
+            y[rows],
+            loss="least_squares",
+            sample_weight=weights[rows],
+            validation=(x[:50], y[:50]),
+            method=gnvpro.GNvpro(solver=LARGE),
+            iterations=12,
+        )
+        losses.append(result.history.column("validation_loss"))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert losses[0][-1] < losses[0][0]
+
+
+# -- the same way again
+
+
+def test_by_counts_the_clock_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = gnvpro.Auto(large=300, reproducible=True)
+    first = trained(solver=solver, iterations=40)
+    monkeypatch.setattr(race.time, "process_time", lambda: pytest.fail("the clock was looked at"))
+    assert trained(solver=solver, iterations=40).history.column("loss") == first.history.column("loss")
+    assert len(kinds(first)) > 1
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [{"work": 70}, {"iterations": 24}])
+def test_it_resumes_to_the_last_bit(budget: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first steps, in the trials, among the epochs, and when Gauss-Newton steps have followed."""
+    monkeypatch.setattr(relay, "FEW_EXACT_STEPS", 5)
+    solver = gnvpro.Auto(large=300, reproducible=True)
+
+    def run(path: Path, at: int | None, resume: bool) -> gnvpro.Result:
+        def listen(record: gnvpro.Record) -> None:
+            if record.iteration == at:
+                raise Stop
+
+        checkpoint = gnvpro.Checkpoint(path, every=1)
+        return trained(solver=solver, checkpoint=checkpoint, resume=resume, listeners=listen, **budget)
+
+    whole = run(tmp_path / "whole", None, False)
+    on_batches = whole.history.column("solver").count("adam-vpro")
+    assert 6 < on_batches < len(whole.history) - 3
+    for stop in (1, 3, on_batches - 1, on_batches + 2):
+        with pytest.raises(Stop):
+            run(tmp_path / str(stop), stop, False)
+        resumed = run(tmp_path / str(stop), None, True)
+        for column in ("loss", "work", "solver", "radius"):
+            assert whole.history.column(column) == resumed.history.column(column)
+        for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+            assert torch.equal(p, q)
+
+
+def test_what_the_clock_decided_is_taken_up_again(tmp_path: Path) -> None:
+    """The part of the seconds and the pace of the batches are in the checkpoint."""
+    path = tmp_path / "run"
+    trained(seconds=0.6, checkpoint=path)
+    result = trained(seconds=1.2, checkpoint=path, resume=True)
+    assert result.status is gnvpro.Status.SECONDS_SPENT
+    assert 1.2 <= result.history[-1].seconds < 1.9
+    assert kinds(result)[-1] != "adam-vpro"  # the rate had fallen to zero
+    losses = [record.loss for record in result.history if record.solver != "adam-vpro"]
+    assert losses[-1] < losses[0]
+
+
+def test_the_pace_follows_the_clock_that_was_looked_at() -> None:
+    meter = WorkMeter(10)
+    now = {"s": 0.0}
+    budget = Budget(meter, math.inf, seconds=10.0, clock=lambda: now["s"])
+    running = pace.Pace(
+        budget, gnvpro.Problem(network(), *samples(20, "least_squares"), loss="least_squares").processes
+    )
+    assert running.now() == 0
+    meter.count(20)  # two passes in one second
+    now["s"] = 1.0
+    running.look()
+    assert running.now() == pytest.approx(0.1)
+    assert running.total == pytest.approx(20)
+    now["s"] = 5.0  # the clock alone changes nothing
+    meter.count(90)
+    assert running.now() == pytest.approx(0.55)
+    again = pace.Pace(budget, running.processes, running.state())
+    assert again.now() == running.now()
+    larger = pace.Pace(Budget(meter, math.inf, seconds=50.0, clock=budget.clock), running.processes, running.state())
+    assert larger.now() == pytest.approx(0.1)
