@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from gnvpro import BatchHead, HalfSquaredError, Multinomial
+from gnvpro.stochastic.batch_head import HeadMemory
 from stochastic_cases import misfit_of, samples
 
 
@@ -55,6 +57,61 @@ def test_inner_steps_are_few_once_the_factor_is_kept() -> None:
     assert sum(factors) < len(factors) / 2
 
 
+def followed(settings: BatchHead, Z: Tensor, labels: Tensor, size: int) -> tuple[list[HeadMemory], list[Tensor]]:
+    """What is remembered after each batch, and the heads at which gradients were taken."""
+    memory = settings.first(torch.zeros(3, Z.shape[1], dtype=torch.float64))
+    memories, heads = [], []
+    for z, y in zip(Z.split(size), labels.split(size), strict=True):
+        fit = settings.fit(z, misfit_of("multinomial", y), 1e-4, memory)
+        memory = fit.memory
+        memories.append(memory)
+        heads.append(fit.W)
+    return memories, heads
+
+
+def test_a_head_in_its_running_metric_takes_part_of_a_newton_step_after_the_gradient() -> None:
+    x, y = samples(60, "multinomial")
+    misfit, W = misfit_of("multinomial", y), 0.3 * torch.ones(3, 4, dtype=torch.float64)
+    W[0] = -W[0]
+    settings = BatchHead(gain=0.25)
+    fit = settings.fit(x, misfit, 1e-2, settings.first(W))
+    assert torch.equal(fit.W, W)
+    gradient = misfit.gradient(x @ W.T).T @ x + 1e-2 * W
+    p = torch.softmax(x @ W.T, 1)
+    blocks = [((p[:, k] * (1 - p[:, k]) / 60)[:, None] * x).T @ x for k in range(3)]
+    ridge = 0.1 * sum(float(block.diagonal().mean()) for block in blocks) / 3 + 1e-2
+    for k, block in enumerate(blocks):
+        step = torch.linalg.solve(block + ridge * torch.eye(4, dtype=torch.float64), gradient[k])
+        torch.testing.assert_close(fit.memory.W[k], W[k] - 0.25 * step)
+
+
+def test_a_head_that_follows_many_batches_is_near_the_best_for_all_samples() -> None:
+    x, y = samples(8000, "multinomial")
+    memories, _ = followed(BatchHead(gain=0.05), x, y, 40)
+    misfit = misfit_of("multinomial", y)
+    settings = BatchHead(proximal=0.0, rtol=1e-8, steps=50)
+    best = settings.fit(x, misfit, 1e-4, settings.first(torch.zeros(3, 4, dtype=torch.float64)))
+    start = misfit.value(torch.zeros(8000, 3, dtype=torch.float64))
+    excess = misfit.value(x @ memories[-1].W.T) - misfit.value(best.outputs)
+    assert 0 < excess < 0.02 * (start - misfit.value(best.outputs))
+
+
+def test_the_gain_rises_while_batches_agree() -> None:
+    x, y = samples(100, "multinomial")
+    memories, _ = followed(BatchHead(gain="auto"), x.repeat(20, 1), y.repeat(20), 100)
+    gains = [memory.gain for memory in memories]
+    assert gains == sorted(gains)
+    assert gains[-1] > 3 * gains[0]
+
+
+def test_the_gain_falls_where_moves_are_noise() -> None:
+    torch.manual_seed(0)
+    Z, labels = torch.randn(9000, 12, dtype=torch.float64), torch.randint(3, (9000,))  # nothing to learn
+    memories, _ = followed(BatchHead(gain="auto"), Z, labels, 30)
+    assert min(memory.gain for memory in memories) < 0.7 * memories[0].gain
+    assert float(memories[-1].W.norm()) < 0.5 * float(memories[-1].move.norm())  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("share", [1.0, 0.1])
 def test_the_proximal_weight_is_found_at_which_the_head_has_its_freedom(share: float) -> None:
     """tr H (H + rho)^-1, of the diagonal blocks, is the share of the samples that was asked for."""
@@ -82,6 +139,13 @@ def test_the_proximal_weight_is_found_at_which_the_head_has_its_freedom(share: f
         ({"freedom": 0.0}, "freedom must be above 0"),
         ({"rtol": 0.0}, "rtol must be above 0"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"metric": "own"}, 'must be "plain" or "running"'),
+        ({"metric": "running", "steps": 3}, "are of the plain metric"),
+        ({"proximal": 0.1, "gain": 0.1}, "gain is of the running metric"),
+        ({"metric": "plain", "gain": 0.1}, "gain is of the running metric"),
+        ({"gain": 0.0}, 'above 0 and at most 1, or "auto"'),
+        ({"gain": 1.5}, 'above 0 and at most 1, or "auto"'),
+        ({"gain": "some"}, 'above 0 and at most 1, or "auto"'),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
@@ -90,7 +154,7 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
 
 
 def test_settings_of_newtons_method_are_refused_for_least_squares() -> None:
-    for settings in (BatchHead(rtol=1e-3), BatchHead(steps=3)):
+    for settings in (BatchHead(rtol=1e-3), BatchHead(steps=3), BatchHead(gain=0.5), BatchHead(metric="running")):
         assert "solved directly" in (settings.why_not(HalfSquaredError()) or "")
         assert settings.why_not(Multinomial()) is None
     assert BatchHead(proximal=0.1).why_not(HalfSquaredError()) is None

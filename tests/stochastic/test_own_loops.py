@@ -60,7 +60,7 @@ def test_the_head_is_eliminated_in_double_precision_inside_of_autocast() -> None
         criterion = gnvpro.ReducedLoss(model, loss="multinomial", head_penalty=1e-2, batch_head=exact("multinomial"))
         with torch.autocast("cpu", torch.bfloat16, enabled=inside):
             criterion(x.float(), y)
-        heads.append(criterion.state_dict()["W"])
+        heads.append(criterion.state_dict()["memory"]["W"])
     torch.testing.assert_close(*heads, rtol=0, atol=1e-10)
 
 
@@ -87,23 +87,35 @@ def test_without_gradients_the_loss_is_that_of_the_model_and_nothing_moves() -> 
     penalty = 0.5e-2 * (head.weight.square().sum() + head.bias.square().sum())  # type: ignore[operator,union-attr]
     assert value.item() == pytest.approx((nn.functional.cross_entropy(model(x), y) + penalty).item(), rel=1e-12)
     assert torch.equal(flat(model), before)
-    assert torch.equal(criterion.state_dict()["W"], state["W"])
-    assert criterion.state_dict()["batches"] == state["batches"]
+    assert torch.equal(criterion.state_dict()["memory"]["W"], state["memory"]["W"])
+    assert criterion.state_dict()["memory"]["age"] == state["memory"]["age"]
 
 
-def test_the_model_never_holds_the_head_of_a_batch() -> None:
-    """It holds the mean of the heads: at the second batch, of two."""
-    loader = batches(100)
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_the_model_never_holds_the_head_of_a_batch(loss: str) -> None:
+    """But one that follows the batches: of least squares the mean, of two so far; of other losses a part of each move."""
+    (x, y), (x2, y2) = batches(100, 50, loss)
     model = network()
-    criterion = gnvpro.ReducedLoss(model, loss="multinomial")
-    heads = []
-    for x, y in loader:
-        criterion(x, y)
-        heads.append(criterion.state_dict()["W"])
+    settings = gnvpro.BatchHead(proximal=0.1) if loss == "least_squares" else gnvpro.BatchHead(gain=0.25)
+    criterion = gnvpro.ReducedLoss(model, loss=loss, batch_head=settings)
+    before = held(model)
+    criterion(x, y)
+    first, one = criterion.state_dict()["memory"], held(model)
+    criterion(x2, y2)
+    second, two = criterion.state_dict()["memory"], held(model)
+    if loss == "least_squares":
+        torch.testing.assert_close(one, first["W"])
+        torch.testing.assert_close(two, (first["W"] + second["W"]) / 2)
+    else:
+        torch.testing.assert_close(one, before + first["move"] / 4)
+        torch.testing.assert_close(two, one + second["move"] / 4)
+    assert float((two - one).norm()) > 1e-3
+
+
+def held(model: nn.Sequential) -> Tensor:
     head = model[-1]
-    held = torch.cat([head.weight, head.bias[:, None]], 1).detach()  # type: ignore[union-attr,list-item,index]
-    torch.testing.assert_close(held, (heads[0] + heads[1]) / 2)
-    assert float((heads[0] - heads[1]).norm()) > 1e-3
+    assert isinstance(head, nn.Linear)
+    return torch.cat([head.weight, head.bias[:, None]], 1).detach().clone()
 
 
 def augmented(loader: list[tuple[Tensor, Tensor]], seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -68,11 +68,10 @@ class BatchSteps:
 
     def state(self) -> State:
         """All of it."""
-        memory = self.memory
         return {
             "parameters": detached_copy(self.parameters),
             "moments": detached_copy(self.moments),
-            "memory": {"W": memory.W, "proximal": memory.proximal, "factor": memory.factor, "age": memory.age},
+            "memory": self.memory.state(),
             "mean": self.mean,
             "count": self.count,
         }

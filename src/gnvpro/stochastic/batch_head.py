@@ -1,31 +1,43 @@
-"""Eliminating the head on a batch, near the last head.
+"""Eliminating the head on a batch, near a head that follows the batches.
 
-    W_b  =  argmin_W  misfit_b(Z W') + a2/2 |W|^2 + rho/2 |W - W_last|^2
+A batch of a few hundred samples cannot determine a head of hundreds of entries: fitted to the batch alone the head follows
+its noise, and the gradient in theta is biased. There are two ways to hold it.
 
-A batch of a few hundred samples cannot determine a head of hundreds of entries: fitted without rho the head follows
-the noise of the batch, and the gradient in theta is biased. With rho it follows the batch only along directions in
-which the batch knows more than rho, of which there are
+Plain, the default for least squares, near the head of the batch before:
+
+    W_b  =  argmin_W  misfit_b(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2,        W_near <- W_b
+
+With rho it follows the batch only along directions in which the batch knows more than rho, of which there are
 
     freedom(rho)  =  tr H (H + rho I)^-1                            H the Hessian of misfit_b + a2/2 |W|^2 in W
 
 `proximal="auto"` keeps this number at a share of the samples in the batch (for least squares, where the outputs do not
 compete, the part of each output): each time H is factorised, by one step of Newton's method in log rho. Of H the
-diagonal blocks are taken, one for each output.
+diagonal blocks are taken, one for each output. The share should fall as the learning rate does (`share`): long steps in
+theta want a head that follows, and tolerate its bias; short ones average the noise, and what remains is the bias. Least
+squares is solved directly, other losses by Newton steps with conjugate gradients.
 
-The share should fall as the learning rate does. Long steps in theta want a head that follows, and tolerate its bias;
-short ones average the noise of many batches, and what remains is the bias. This is what `share` is for.
+In its running metric, the default for other losses: the head takes a small part of a Newton step on each batch,
 
-Least squares is solved directly. Other losses take a few Newton steps from the last head, each by conjugate gradients
-preconditioned by the diagonal blocks of H, one for each output, factorised on one batch in twenty.
+    W_near  <-  W_near - gain (H + rho I)^-1 g              g the gradient in W at W_near on this batch
 
-Legend: a2 -> head_penalty, rho -> proximal, W_last -> memory.W, W_b -> BatchFit.W.
+with H averaged over the batches of the last while, block by block, and rho a tenth of its mean diagonal. The gradient in
+theta is taken at W_near before the step, where it has no bias from the batch. After 1/gain batches the head has
+seen them all: it is near the eliminated head of as many samples. Its cost is one product with Z more than a plain loop.
+
+`gain="auto"`: the next batch, which had no part in the last move, says whether the gain was right. Where its gradient
+still points along that move the head should have gone further, where it points back it went too far:
+
+    log gain  <-  log gain + GAIN_RATE c,        c = <g, P g_last> / (<g, P g> <g_last, P g_last>)^1/2,    P = (H + rho I)^-1
+
+Legend: a2 -> head_penalty, rho -> proximal, W_near -> memory.W, W_b -> BatchFit.W.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,10 +45,10 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.linalg.cholesky import damped_cholesky
-from gnvpro.linalg.columns import matmul_small, weighted_squares
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
-from gnvpro.problem.penalties import ridge
+from gnvpro.stochastic.proximal import Proximal, conjugate_gradients, factors
 
 FREEDOM = 0.2  # directions that the head follows, as a share of the samples in a batch,
 FREEDOM_LEAST_SQUARES = 0.05  # and for least squares those of each output
@@ -46,6 +58,12 @@ MOST = 1e4  # and the largest
 CHANGE = 2.3  # of its logarithm at a time
 RENEW_AFTER = 20  # batches that a factor serves at most
 RTOL, STEPS = 0.1, 8  # of Newton's method on a batch
+METRICS = ("plain", "running")
+GAIN = 0.01
+LEAST_GAIN, GAIN_RATE = 1e-3, 0.1  # of "auto"
+METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two looks at H, and the part of it that is new then
+METRIC_RIDGE = 0.1  # of the mean diagonal of H
+RUNNING = 0.05  # of the running head of least squares is new with each batch
 HALVINGS = 30  # of a step that does not lower the objective
 SMALLEST = 1e-13  # gradient: there is nothing below
 ROUNDING = 1e-14  # of a value
@@ -55,10 +73,24 @@ ROUNDING = 1e-14  # of a value
 class HeadMemory:
     """What the next batch's head depends on."""
 
-    W: Tensor
+    W: Tensor  # the head that it is near
     proximal: float
     factor: Tensor | None = None  # Cholesky's, of an earlier Hessian's diagonal blocks: one for each row of W
     age: int = 0  # batches that it has served
+    gain: float = GAIN
+    metric: Tensor | None = None  # the running H, a block for each row of W
+    move: Tensor | None = None  # the last Newton step
+    expected: float = 0.0  # minus the slope along it
+    running: Tensor | None = None  # a head to predict with; None: W
+
+    @property
+    def reading(self) -> Tensor:
+        """The head to predict with before all samples have been seen."""
+        return self.W if self.running is None else self.running
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -68,7 +100,6 @@ class BatchFit:
     W: Tensor
     outputs: Tensor
     value: float  # misfit, penalty and proximal term
-    misfit: float
     steps: int
     memory: HeadMemory
 
@@ -83,6 +114,9 @@ class BatchHead:
             squares: to each output). Left out: 0.2, and 0.05 for least squares.
         rtol: Newton's method ends when the gradient is this much smaller than where it began. Left out: 0.1.
         steps: or after so many steps. Left out: 8. Least squares is solved directly and refuses both.
+        metric: "plain" or "running". Left out: plain for least squares and where one of the above is given, else running,
+            which takes none of them.
+        gain: of the running metric, the part of a Newton step that the head takes on each batch, or "auto". Left out: 0.01.
 
     >>> BatchHead(proximal=0.1).first(torch.zeros(1, 2)).proximal
     0.1
@@ -92,6 +126,8 @@ class BatchHead:
     freedom: float | None = None
     rtol: float | None = None
     steps: int | None = None
+    metric: str | None = None
+    gain: float | str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.proximal, str):
@@ -106,31 +142,51 @@ class BatchHead:
                 check_number(f"BatchHead: {name}", value, 0.0, strict=True)
         if self.steps is not None:
             check_count("BatchHead: steps", self.steps, 1)
+        if self.metric not in (None, *METRICS):
+            raise ValueError(f'BatchHead: metric must be "plain" or "running", got {self.metric!r}')
+        if self.gain not in (None, "auto") and (isinstance(self.gain, str) or not 0 < self.gain <= 1):
+            raise ValueError(f'BatchHead: gain must be above 0 and at most 1, or "auto", got {self.gain!r}')
+        if self.metric == "running" and self._is_plain:
+            raise ValueError(f"BatchHead: proximal, freedom, rtol and steps are of the plain metric, got {self!r}")
+        if self.gain is not None and (self._is_plain or self.metric == "plain"):
+            raise ValueError(f"BatchHead: gain is of the running metric, got {self!r}")
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether something is given that only the plain metric has."""
+        return self.proximal != "auto" or any(v is not None for v in (self.freedom, self.rtol, self.steps))
 
     def why_not(self, loss: Loss) -> str | None:
         """Why it cannot be used for this loss; None where it can."""
-        if getattr(loss, "identity_hessian", False) and (self.rtol, self.steps) != (None, None):
+        if not getattr(loss, "identity_hessian", False):
+            return None
+        if (self.rtol, self.steps) != (None, None):
             return f"least squares is solved directly, without rtol or steps; leave them out of {self!r}"
+        if self.metric == "running" or self.gain is not None:
+            return f"least squares is solved directly, without a running metric; leave metric and gain out of {self!r}"
         return None
 
     def first(self, W: Tensor) -> HeadMemory:
         """The memory before the first batch."""
-        return HeadMemory(W, FIRST_PROXIMAL if isinstance(self.proximal, str) else self.proximal)
+        gain = self.gain if isinstance(self.gain, float | int) else GAIN
+        return HeadMemory(W, FIRST_PROXIMAL if isinstance(self.proximal, str) else self.proximal, gain=gain)
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, memory: HeadMemory, share: float = 1.0) -> BatchFit:
         """The head of one batch; `share` of the freedom, of "auto", is left to it."""
-        inner = _Proximal(Z, misfit, head_penalty, memory.proximal, memory.W)
+        inner = Proximal(Z, misfit, head_penalty, memory.proximal, memory.W)
         if misfit.identity_hessian:
             return self._least_squares(inner, memory, share)
-        return self._newton(inner, memory, share)
+        if self._is_plain or self.metric == "plain":
+            return self._newton(inner, memory, share)
+        return self._follow(replace(inner, proximal=0.0), memory)
 
     # -- least squares
 
-    def _least_squares(self, inner: _Proximal, memory: HeadMemory, share: float) -> BatchFit:
+    def _least_squares(self, inner: Proximal, memory: HeadMemory, share: float) -> BatchFit:
         """The normal equations, or the solution of minimum norm where nothing bounds their condition."""
         if inner.ridge == 0:
             fit = LeastSquares().fit(inner.Z, inner.misfit, 0.0, None)
-            return inner.result(fit.W, fit.outputs, 1, replace(memory, W=fit.W))
+            return BatchFit(fit.W, fit.outputs, inner.value(fit.W, fit.outputs), 1, self._following(memory, fit.W))
         weighted = inner.misfit.weights * inner.Z
         sums = inner.misfit.over.inner
         gram = sums(weighted, inner.Z)
@@ -138,15 +194,24 @@ class BatchHead:
         gram.diagonal().add_(inner.ridge)
         factor, _ = damped_cholesky(gram)
         W = torch.cholesky_solve(right, factor).T
-        memory = HeadMemory(W, memory.proximal, None, memory.age + 1)
+        memory = self._following(memory, W)
         if memory.age % RENEW_AFTER == 1:  # the first batch, and then one in so many
             memory = replace(memory, proximal=self._adapted(factor[None], inner, share))
-        return inner.result(W, matmul_small(inner.Z, W.T), 1, memory)
+        outputs = matmul_small(inner.Z, W.T)
+        return BatchFit(W, outputs, inner.value(W, outputs), 1, memory)
+
+    @staticmethod
+    def _following(memory: HeadMemory, W: Tensor) -> HeadMemory:
+        """Near the last batch's head; a running average of the heads is kept for readings."""
+        age = memory.age + 1
+        new = 1.0 if memory.running is None else max(RUNNING, 1 / age)
+        running = torch.lerp(memory.reading, W, new)
+        return replace(memory, W=W, age=age, running=running)
 
     # -- Newton
 
-    def _newton(self, inner: _Proximal, memory: HeadMemory, share: float) -> BatchFit:
-        """Newton steps from the last head, each by conjugate gradients."""
+    def _newton(self, inner: Proximal, memory: HeadMemory, share: float) -> BatchFit:
+        """Newton steps from the head that is near, each by conjugate gradients."""
         W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
         value, gradient = inner.value(W, outputs), inner.gradient(W, outputs)
         blocks, age, proximal = memory.factor, memory.age + 1, memory.proximal
@@ -172,11 +237,40 @@ class BatchHead:
             W, outputs, value = trial, trial_outputs, trial_value
             gradient = inner.gradient(W, outputs)
             norm, taken = float(torch.linalg.vector_norm(gradient)), taken + 1
-        return inner.result(W, outputs, taken, HeadMemory(W, proximal, blocks, age))
+        kept = replace(self._following(memory, W), proximal=proximal, factor=blocks, age=age)
+        return BatchFit(W, outputs, value, taken, kept)
+
+    # -- the running metric
+
+    def _follow(self, inner: Proximal, memory: HeadMemory) -> BatchFit:
+        """The gradient at the head that follows, which then takes its part of a Newton step."""
+        W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
+        gradient, value = inner.gradient(W, outputs), inner.value(W, outputs)
+        memory = self._with_metric(inner, outputs, memory)
+        assert memory.factor is not None
+        move = -torch.cholesky_solve(gradient[:, :, None], memory.factor)[:, :, 0]
+        gain, expected = memory.gain, -float((gradient * move).sum())
+        if self.gain == "auto" and memory.move is not None and expected > 0 < memory.expected:
+            agreement = -float((gradient * memory.move).sum()) / math.sqrt(expected * memory.expected)
+            gain = min(max(gain * math.exp(GAIN_RATE * agreement), LEAST_GAIN), 1.0)
+        kept = replace(memory, W=W + gain * move, gain=gain, move=move, expected=expected, age=memory.age + 1)
+        return BatchFit(W, outputs, value, 1, kept)
+
+    @staticmethod
+    def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:
+        """The running Hessian, renewed on one batch in eight."""
+        looks, late = divmod(memory.age, METRIC_AFTER)
+        if memory.metric is not None and memory.factor is not None and late:
+            return memory
+        H = inner.hessian_blocks(outputs)
+        if memory.metric is not None:
+            H = torch.lerp(memory.metric, H, max(METRIC_NEW, 1 / (looks + 1)))
+        ridge = METRIC_RIDGE * float(H.diagonal(dim1=1, dim2=2).mean()) + inner.head_penalty
+        return replace(memory, metric=H, factor=factors(H, ridge))
 
     # -- the proximal weight
 
-    def _adapted(self, blocks: Tensor, inner: _Proximal, share: float) -> float:
+    def _adapted(self, blocks: Tensor, inner: Proximal, share: float) -> float:
         """One step towards the weight at which the head has the freedom it may have."""
         proximal = inner.proximal
         if self.proximal != "auto":
@@ -192,70 +286,3 @@ class BatchHead:
             return least
         step = (freedom - wanted) / max(decay, 0.05 * freedom, 1e-300)
         return min(max(proximal * math.exp(min(max(step, -CHANGE), CHANGE)), least), MOST)
-
-
-def conjugate_gradients(
-    apply: Callable[[Tensor], Tensor], gradient: Tensor, blocks: Tensor, rtol: float, iterations: int = 60
-) -> Tensor:
-    """The step D with H D = -gradient, preconditioned by a Cholesky factor for each row of W."""
-
-    def precondition(R: Tensor) -> Tensor:
-        return torch.cholesky_solve(R[:, :, None], blocks)[:, :, 0]
-
-    D, residual = torch.zeros_like(gradient), -gradient
-    direction = preconditioned = precondition(residual)
-    weight = float((residual * preconditioned).sum())
-    tolerance = rtol * float(torch.linalg.vector_norm(gradient))
-    for _ in range(iterations):
-        image = apply(direction)
-        curvature = float((direction * image).sum())
-        if not curvature > 0:
-            break
-        D = D + weight / curvature * direction
-        residual = residual - weight / curvature * image
-        if float(torch.linalg.vector_norm(residual)) <= tolerance:
-            break
-        preconditioned = precondition(residual)
-        before, weight = weight, float((residual * preconditioned).sum())
-        direction = preconditioned + weight / before * direction
-    return D
-
-
-@dataclass(frozen=True)
-class _Proximal:
-    """misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_last|^2."""
-
-    Z: Tensor
-    misfit: Misfit
-    head_penalty: float
-    proximal: float
-    W_last: Tensor
-
-    @property
-    def ridge(self) -> float:
-        return self.head_penalty + self.proximal
-
-    @property
-    def rows(self) -> float:
-        return float(self.misfit.over.total(self.W_last.new_tensor(float(len(self.Z)))))
-
-    def value(self, W: Tensor, outputs: Tensor) -> float:
-        away = 0.5 * self.proximal * float((W - self.W_last).square().sum()) if self.proximal else 0.0
-        return self.misfit.value(outputs) + ridge(self.head_penalty, W) + away
-
-    def gradient(self, W: Tensor, outputs: Tensor) -> Tensor:
-        G = self.misfit.over.inner(self.misfit.gradient(outputs), self.Z) + self.head_penalty * W
-        return G + self.proximal * (W - self.W_last) if self.proximal else G
-
-    def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
-        return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.ridge * dW
-
-    def blocks(self, outputs: Tensor) -> Tensor:
-        """Cholesky factors of the Hessian's diagonal blocks, one for each row of W."""
-        blocks = self.misfit.over.sum(weighted_squares, self.Z, self.misfit.hessian_diagonal(outputs))
-        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        return torch.stack([damped_cholesky(block)[0] for block in blocks])
-
-    def result(self, W: Tensor, outputs: Tensor, steps: int, memory: HeadMemory) -> BatchFit:
-        return BatchFit(W, outputs, self.value(W, outputs), self.misfit.value(outputs), steps, memory)

@@ -1,9 +1,10 @@
 """The reduced loss of a batch, for a training loop of one's own.
 
-    phi_b(theta)  =  min_W  misfit_b(Z(theta) W') + a2/2 |W|^2 + rho/2 |W - W_last|^2
+    phi_b(theta)  =  min_W  misfit_b(Z(theta) W') + a2/2 |W|^2 + rho/2 |W - W_near|^2
 
-The head is not among the parameters: it is eliminated on each batch, near the head of the batch before (`batch_head`). At the
-minimum W_b the derivative in W is zero, so phi_b changes with theta as the misfit does at a fixed head (the envelope theorem):
+The head is not among the parameters: it is eliminated on each batch, near a head that follows the batches (`batch_head`). At
+the minimum W_b the derivative in W is zero, so phi_b changes with theta as the misfit does at a fixed head (the envelope
+theorem):
 
     d phi_b / d Z  =  G W_b,         G = d misfit / d outputs at Z W_b'
 
@@ -12,8 +13,8 @@ which is what `backward` hands to the features; dropout, BatchNorm, hooks and Di
 Several processes share a batch: each has some of its samples, and the head is eliminated on all of them. Since
 DistributedDataParallel takes the mean of the processes' gradients, each hands on its part of G W_b times their number.
 
-A batch's head is good for its own batch and for nothing else. While training, the model holds a running average of the
-batches' heads, for readings on the way; `refit` puts the head into the model that is best for all samples.
+A batch's head is good for its own batch and for nothing else. While training, the model holds a head that follows the
+batches slowly, for readings on the way; `refit` puts the head into the model that is best for all samples.
 
 Legend: a2 -> head_penalty, rho -> BatchHead.proximal, Z -> features, W_b -> fit.W.
 """
@@ -41,8 +42,6 @@ from gnvpro.problem.penalties import ridge
 from gnvpro.processes import Processes
 from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
 from gnvpro.stochastic.features import Envelope, handing_on, named_head
-
-RUNNING = 0.05  # of the running head is new with each batch
 
 Samples = Iterable[Any] | tuple[Tensor, Tensor]
 
@@ -109,8 +108,6 @@ class ReducedLoss:
         self._given = head is not None
         self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
         self._memory: HeadMemory | None = None
-        self._running: Tensor | None = None
-        self._batches = 0
 
     # -- what an optimiser is given
 
@@ -153,7 +150,7 @@ class ReducedLoss:
         memory = self._memory or self.batch_head.first(network.W())
         fit = self.batch_head.fit(Z, misfit, self.head_penalty, memory)
         self._memory = fit.memory
-        self._average(network, fit.W)
+        self._write(network, fit.memory.reading)
         cotangent = self._processes.size * misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
         return Envelope.apply(network.rows(features), cotangent, fit.value)
 
@@ -177,13 +174,6 @@ class ReducedLoss:
             f"{error} (head={self._head_name!r} is the last layer registered that could be a head; name another one "
             "with head=...)"
         ) from None
-
-    def _average(self, network: SeparableNetwork, W: Tensor) -> None:
-        """Keep a running head in the model."""
-        self._batches += 1
-        new = max(RUNNING, 1 / self._batches)
-        self._running = W if self._running is None else torch.lerp(self._running, W, new)
-        self._write(network, self._running)
 
     def _write(self, network: SeparableNetwork, W: Tensor) -> None:
         own = dict(self._plain.named_parameters())
@@ -218,8 +208,8 @@ class ReducedLoss:
         misfit = Misfit.mean(self.loss, torch.cat(targets), over=self._over)
         solver = eliminator or default_eliminator(self.loss, network.n_targets * Z.shape[1])
         fit = solver.fit(Z, misfit, self.head_penalty, WarmStart(network.W()))
-        self._running = fit.W
-        self._memory = HeadMemory(fit.W, (self._memory or self.batch_head.first(fit.W)).proximal)
+        before = self._memory or self.batch_head.first(fit.W)
+        self._memory = HeadMemory(fit.W, before.proximal, gain=before.gain)  # theta may have moved far since
         self._write(network, fit.W)
         return misfit.value(fit.outputs) + ridge(self.head_penalty, fit.W)
 
@@ -249,27 +239,19 @@ class ReducedLoss:
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs, beside the state of the model and of the optimiser."""
-        memory = self._memory
-        return {
-            "batches": self._batches,
-            "running": self._running,
-            "W": memory.W if memory else None,
-            "proximal": memory.proximal if memory else None,
-            "factor": memory.factor if memory else None,
-            "age": memory.age if memory else 0,
-        }
+        return {"memory": None if self._memory is None else self._memory.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the loss did whose state this is."""
+        memory = state["memory"]
+        if memory is None:
+            self._memory = None
+            return
         shape = (self._head.weight.shape[0], self._head.weight.shape[1] + (self._head.bias is not None))
-        for key in ("W", "running"):
-            if state[key] is not None and tuple(state[key].shape) != shape:
-                raise ValueError(f"state has a head of shape {tuple(state[key].shape)}, the model one of {shape}")
+        if tuple(memory["W"].shape) != shape:
+            raise ValueError(f"state has a head of shape {tuple(memory['W'].shape)}, the model one of {shape}")
         device = self._head.weight.device
-        here: dict[str, Any] = {key: v.to(device) if isinstance(v, Tensor) else v for key, v in state.items()}
-        self._batches, self._running, self._memory = here["batches"], here["running"], None
-        if here["W"] is not None:
-            self._memory = HeadMemory(here["W"], here["proximal"], here["factor"], here["age"])
+        self._memory = HeadMemory(**{key: v.to(device) if isinstance(v, Tensor) else v for key, v in memory.items()})
 
     def __repr__(self) -> str:
         return (

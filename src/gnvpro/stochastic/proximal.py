@@ -1,0 +1,97 @@
+"""The objective of a head on a batch, held near another head, and steps towards its minimum.
+
+    misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2
+
+Legend: a2 -> head_penalty, rho -> proximal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnvpro.linalg.cholesky import damped_cholesky
+from gnvpro.linalg.columns import matmul_small, weighted_squares
+from gnvpro.problem.misfit import Misfit
+from gnvpro.problem.penalties import ridge
+
+
+def conjugate_gradients(
+    apply: Callable[[Tensor], Tensor], gradient: Tensor, blocks: Tensor, rtol: float, iterations: int = 60
+) -> Tensor:
+    """The step D with H D = -gradient, preconditioned by a Cholesky factor for each row of W."""
+
+    def precondition(R: Tensor) -> Tensor:
+        return torch.cholesky_solve(R[:, :, None], blocks)[:, :, 0]
+
+    D, residual = torch.zeros_like(gradient), -gradient
+    direction = preconditioned = precondition(residual)
+    weight = float((residual * preconditioned).sum())
+    tolerance = rtol * float(torch.linalg.vector_norm(gradient))
+    for _ in range(iterations):
+        image = apply(direction)
+        curvature = float((direction * image).sum())
+        if not curvature > 0:
+            break
+        D = D + weight / curvature * direction
+        residual = residual - weight / curvature * image
+        if float(torch.linalg.vector_norm(residual)) <= tolerance:
+            break
+        preconditioned = precondition(residual)
+        before, weight = weight, float((residual * preconditioned).sum())
+        direction = preconditioned + weight / before * direction
+    return D
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2."""
+
+    Z: Tensor
+    misfit: Misfit
+    head_penalty: float
+    proximal: float
+    W_near: Tensor
+
+    @property
+    def ridge(self) -> float:
+        """The weight of |W|^2 / 2 in all."""
+        return self.head_penalty + self.proximal
+
+    @property
+    def rows(self) -> float:
+        """Of the batch, in all processes."""
+        return float(self.misfit.over.total(self.W_near.new_tensor(float(len(self.Z)))))
+
+    def value(self, W: Tensor, outputs: Tensor) -> float:
+        """The objective of a head with these outputs."""
+        away = 0.5 * self.proximal * float((W - self.W_near).square().sum()) if self.proximal else 0.0
+        return self.misfit.value(outputs) + ridge(self.head_penalty, W) + away
+
+    def gradient(self, W: Tensor, outputs: Tensor) -> Tensor:
+        """Its derivative in W."""
+        G = self.misfit.over.inner(self.misfit.gradient(outputs), self.Z) + self.head_penalty * W
+        return G + self.proximal * (W - self.W_near) if self.proximal else G
+
+    def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """Its second derivative, as a map of dW."""
+        apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
+        return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.ridge * dW
+
+    def hessian_blocks(self, outputs: Tensor) -> Tensor:
+        """Diagonal blocks of the misfit's Hessian, one for each row of W."""
+        return self.misfit.over.sum(weighted_squares, self.Z, self.misfit.hessian_diagonal(outputs))
+
+    def blocks(self, outputs: Tensor) -> Tensor:
+        """Their Cholesky factors, with the penalty and the proximal weight."""
+        return factors(self.hessian_blocks(outputs), self.ridge)
+
+
+def factors(blocks: Tensor, ridge: float) -> Tensor:
+    """A Cholesky factor for each block."""
+    blocks = blocks.clone()
+    blocks.diagonal(dim1=1, dim2=2).add_(ridge)
+    return torch.stack([damped_cholesky(block)[0] for block in blocks])
