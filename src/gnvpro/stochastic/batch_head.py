@@ -24,11 +24,10 @@ In its running metric, the default for other losses: the head takes a small part
 with H averaged over the batches of the last while, block by block, and rho a tenth of its mean diagonal. The gradient in
 theta is taken at W_near before the step, where it has no bias from the batch. After 1/gain batches the head has
 seen them all: it is near the eliminated head of as many samples. Its cost is one product with Z more than a plain loop.
+A head that so many samples determine is off by about entries / (2 samples) in the loss, so the memory should hold a
+number of samples for each entry of the head:
 
-`gain="auto"`: the next batch, which had no part in the last move, says whether the gain was right. Where its gradient
-still points along that move the head should have gone further, where it points back it went too far:
-
-    log gain  <-  log gain + GAIN_RATE c,        c = <g, P g_last> / (<g, P g> <g_last, P g_last>)^1/2,    P = (H + rho I)^-1
+    gain  =  samples in the batch / (MEMORY * entries of W),        1 at most
 
 Legend: a2 -> head_penalty, rho -> proximal, W_near -> memory.W, W_b -> BatchFit.W.
 """
@@ -59,8 +58,7 @@ CHANGE = 2.3  # of its logarithm at a time
 RENEW_AFTER = 20  # batches that a factor serves at most
 RTOL, STEPS = 0.1, 8  # of Newton's method on a batch
 METRICS = ("plain", "running")
-GAIN = 0.01
-LEAST_GAIN, GAIN_RATE = 1e-3, 0.1  # of "auto"
+MEMORY = 20  # samples that the head remembers, for each of its entries
 METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two looks at H, and the part of it that is new then
 METRIC_RIDGE = 0.1  # of the mean diagonal of H
 RUNNING = 0.05  # of the running head of least squares is new with each batch
@@ -77,10 +75,7 @@ class HeadMemory:
     proximal: float
     factor: Tensor | None = None  # Cholesky's, of an earlier Hessian's diagonal blocks: one for each row of W
     age: int = 0  # batches that it has served
-    gain: float = GAIN
     metric: Tensor | None = None  # the running H, a block for each row of W
-    move: Tensor | None = None  # the last Newton step
-    expected: float = 0.0  # minus the slope along it
     running: Tensor | None = None  # a head to predict with; None: W
 
     @property
@@ -116,7 +111,8 @@ class BatchHead:
         steps: or after so many steps. Left out: 8. Least squares is solved directly and refuses both.
         metric: "plain" or "running". Left out: plain for least squares and where one of the above is given, else running,
             which takes none of them.
-        gain: of the running metric, the part of a Newton step that the head takes on each batch, or "auto". Left out: 0.01.
+        gain: of the running metric, the part of a Newton step that the head takes on each batch. Left out: as many samples are
+            remembered as the head needs, 20 for each of its entries.
 
     >>> BatchHead(proximal=0.1).first(torch.zeros(1, 2)).proximal
     0.1
@@ -127,7 +123,7 @@ class BatchHead:
     rtol: float | None = None
     steps: int | None = None
     metric: str | None = None
-    gain: float | str | None = None
+    gain: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.proximal, str):
@@ -144,8 +140,8 @@ class BatchHead:
             check_count("BatchHead: steps", self.steps, 1)
         if self.metric not in (None, *METRICS):
             raise ValueError(f'BatchHead: metric must be "plain" or "running", got {self.metric!r}')
-        if self.gain not in (None, "auto") and (isinstance(self.gain, str) or not 0 < self.gain <= 1):
-            raise ValueError(f'BatchHead: gain must be above 0 and at most 1, or "auto", got {self.gain!r}')
+        if self.gain is not None and check_number("BatchHead: gain", self.gain, 0.0, strict=True) > 1:
+            raise ValueError(f"BatchHead: gain must be at most 1, got {self.gain!r}")
         if self.metric == "running" and self._is_plain:
             raise ValueError(f"BatchHead: proximal, freedom, rtol and steps are of the plain metric, got {self!r}")
         if self.gain is not None and (self._is_plain or self.metric == "plain"):
@@ -168,8 +164,7 @@ class BatchHead:
 
     def first(self, W: Tensor) -> HeadMemory:
         """The memory before the first batch."""
-        gain = self.gain if isinstance(self.gain, float | int) else GAIN
-        return HeadMemory(W, FIRST_PROXIMAL if isinstance(self.proximal, str) else self.proximal, gain=gain)
+        return HeadMemory(W, FIRST_PROXIMAL if isinstance(self.proximal, str) else self.proximal)
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, memory: HeadMemory, share: float = 1.0) -> BatchFit:
         """The head of one batch; `share` of the freedom, of "auto", is left to it."""
@@ -248,13 +243,9 @@ class BatchHead:
         gradient, value = inner.gradient(W, outputs), inner.value(W, outputs)
         memory = self._with_metric(inner, outputs, memory)
         assert memory.factor is not None
-        move = -torch.cholesky_solve(gradient[:, :, None], memory.factor)[:, :, 0]
-        gain, expected = memory.gain, -float((gradient * move).sum())
-        if self.gain == "auto" and memory.move is not None and expected > 0 < memory.expected:
-            agreement = -float((gradient * memory.move).sum()) / math.sqrt(expected * memory.expected)
-            gain = min(max(gain * math.exp(GAIN_RATE * agreement), LEAST_GAIN), 1.0)
-        kept = replace(memory, W=W + gain * move, gain=gain, move=move, expected=expected, age=memory.age + 1)
-        return BatchFit(W, outputs, value, 1, kept)
+        step = torch.cholesky_solve(gradient[:, :, None], memory.factor)[:, :, 0]
+        gain = min(1.0, inner.rows / (MEMORY * W.numel())) if self.gain is None else self.gain
+        return BatchFit(W, outputs, value, 1, replace(memory, W=W - gain * step, age=memory.age + 1))
 
     @staticmethod
     def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:

@@ -208,8 +208,7 @@ class ReducedLoss:
         misfit = Misfit.mean(self.loss, torch.cat(targets), over=self._over)
         solver = eliminator or default_eliminator(self.loss, network.n_targets * Z.shape[1])
         fit = solver.fit(Z, misfit, self.head_penalty, WarmStart(network.W()))
-        before = self._memory or self.batch_head.first(fit.W)
-        self._memory = HeadMemory(fit.W, before.proximal, gain=before.gain)  # theta may have moved far since
+        self._memory = HeadMemory(fit.W, (self._memory or self.batch_head.first(fit.W)).proximal)
         self._write(network, fit.W)
         return misfit.value(fit.outputs) + ridge(self.head_penalty, fit.W)
 
@@ -251,7 +250,8 @@ class ReducedLoss:
         if tuple(memory["W"].shape) != shape:
             raise ValueError(f"state has a head of shape {tuple(memory['W'].shape)}, the model one of {shape}")
         device = self._head.weight.device
-        self._memory = HeadMemory(**{key: v.to(device) if isinstance(v, Tensor) else v for key, v in memory.items()})
+        here: dict[str, Any] = {key: v.to(device) if isinstance(v, Tensor) else v for key, v in memory.items()}
+        self._memory = HeadMemory(**here)
 
     def __repr__(self) -> str:
         return (
