@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.data import dcr, peaks
-from gnvpro.experiments.catalogue import EXPERIMENTS, dcr_network, peaks_network, spread
+from gnvpro.experiments.catalogue import EXPERIMENTS, dcr_network, peaks_network, scaled
 from gnvpro.experiments.run import initial
 from gnvpro.experiments.settings import adjusted
 
@@ -72,8 +72,7 @@ def of_paper(name: str, paper: bool = False) -> Callable[[int], Problem]:
     def make(seed: int) -> Problem:
         experiment = EXPERIMENTS[name]
         settings = experiment.settings(paper)
-        loaded = experiment.load(seed, None)
-        loaded = loaded if settings.input_spread is None else spread(loaded, settings.input_spread)
+        loaded = scaled(experiment.load(seed, None), settings)
         training = settings.methods["gnvpro"]
         model = initial(experiment, loaded.split.train[0].shape[1], training.depth, seed)
         method = training.method

@@ -21,7 +21,7 @@ from sklearn.model_selection import KFold
 
 import gnvpro
 from gnvpro import GNvproRegressor, Tikhonov
-from gnvpro.experiments.catalogue import EXPERIMENTS, spread
+from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
 
 SEEDS = (0, 1, 2)
 DCR_SAMPLES = 1200
@@ -38,8 +38,7 @@ def paper(name: str) -> None:
         "auto": {"theta_penalty": Tikhonov("auto", operator), "head_penalty": "auto"},
     }
     for seed in SEEDS:
-        loaded = experiment.load(seed, None)
-        loaded = loaded if settings.input_spread is None else spread(loaded, settings.input_spread)
+        loaded = scaled(experiment.load(seed, None), settings)
         inputs, targets = (part[:DCR_SAMPLES] for part in loaded.split.train) if name == "dcr" else loaded.split.train
         for label, penalties in choices.items():
             torch.manual_seed(seed)

@@ -17,6 +17,8 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris
+from sklearn.dummy import DummyRegressor
+from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
@@ -25,7 +27,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import gnvpro
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.data import cdr
-from gnvpro.objectives.posterior import HeadPosterior, feature_dof, head_dof, head_posterior
+from gnvpro.objectives.joint_posterior import JointPosterior
+from gnvpro.objectives.posterior import feature_dof, head_dof, head_posterior
 from gnvpro.problem.misfit import Misfit
 
 QUICK = {"hidden": 8, "work": 150, "random_state": 0}
@@ -327,6 +330,15 @@ def test_the_interval_covers_when_penalties_are_far_too_small() -> None:
     assert 0.88 < coverage(model, *wave(4000, 2, noise=0.5)) < 0.99
 
 
+def test_a_few_noisy_samples_are_predicted_no_worse_than_by_a_linear_model() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1044, 6))
+    y = X[:, 0] + 0.5 * np.sin(2 * X[:, 1]) + rng.normal(size=1044)
+    models = (GNvproRegressor(random_state=0), RidgeCV(np.logspace(-2, 3, 20)), DummyRegressor())
+    ours, *others = (np.mean((m.fit(X[:44], y[:44]).predict(X[44:]) - y[44:]) ** 2) ** 0.5 for m in models)
+    assert ours < 1.05 * min(others)
+
+
 def test_it_is_less_sure_far_from_the_data() -> None:
     X, y = wave(200, 0, noise=0.1)
     model = GNvproRegressor(**{**QUICK, "hidden": ()}).fit(X, y)
@@ -340,7 +352,7 @@ def test_calibrated_probabilities_are_less_sure_and_name_the_same_class(iris) ->
     p, q = plain.predict_proba(iris[0]), calibrated.predict_proba(iris[0])
     assert q.max(1).mean() < p.max(1).mean()
     assert (p.argmax(1) == q.argmax(1)).mean() > 0.97
-    assert isinstance(calibrated._posterior, HeadPosterior)
+    assert isinstance(calibrated._posterior, JointPosterior)
 
 
 @pytest.mark.slow

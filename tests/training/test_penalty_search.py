@@ -100,6 +100,7 @@ def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
     judged = [value for value in result.history.column("evidence") if value is not None]
     assert min(judged[judged.index(max(judged)) :]) < max(judged)  # it did fall
     assert result.chosen.effective_parameters < 30
+    assert result.chosen.log_evidence == pytest.approx(max(judged), abs=1e-6)
     last = result.history[-1]
     assert (last.theta_penalty, last.head_penalty) == (result.chosen.theta_penalty, result.chosen.head_penalty)
 

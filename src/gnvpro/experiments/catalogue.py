@@ -101,7 +101,9 @@ def dcr_network(n_inputs: int, depth: int | None) -> nn.Module:
 
 
 def indian_pines_network(n_inputs: int, depth: int | None) -> nn.Module:
-    """Width 32, 16 classes."""
+    """16 classes: a Neural ODE of width 32, or without a depth one layer of 64 tanh units."""
+    if depth is None:
+        return MLP(n_inputs, [64], n_outputs=len(indian_pines.CLASSES), dtype=torch.float64)
     return neural_ode(32, len(indian_pines.CLASSES), n_inputs, depth)
 
 
@@ -246,6 +248,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
     )
 }
+
+
+def scaled(loaded: Loaded, settings: Settings) -> Loaded:
+    """Inputs as the settings want them."""
+    loaded = scale_columns(loaded) if settings.scale_columns else loaded
+    return loaded if settings.input_spread is None else spread(loaded, settings.input_spread)
 
 
 def spread(loaded: Loaded, target: float) -> Loaded:

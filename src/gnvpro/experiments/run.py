@@ -24,7 +24,7 @@ from torch import nn
 
 import gnvpro
 from gnvpro.arguments import check_choice, check_count, check_number
-from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, spread
+from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, scaled
 from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
@@ -164,8 +164,7 @@ def adjusted(experiment: Experiment, order: Order) -> Settings:
 
 def load(job: Job, data_dir: Path | None) -> Loaded:
     """The sets of a run, scaled where its settings say so."""
-    loaded = job.experiment.load(job.seed, data_dir)
-    return loaded if job.settings.input_spread is None else spread(loaded, job.settings.input_spread)
+    return scaled(job.experiment.load(job.seed, data_dir), job.settings)
 
 
 def finished(job: Job) -> bool:

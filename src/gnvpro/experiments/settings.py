@@ -60,6 +60,7 @@ class Settings:
     head_penalty: float
     time_penalty: bool = False  # whether the penalty on nodal weights is on their differences in time
     input_spread: float | None = None  # inputs are centred and scaled to this standard deviation, by one constant
+    scale_columns: bool = False  # each input is centred and scaled to standard deviation one, by the training set
 
     def adjusted(self, **changed: Any) -> Settings:
         """The same with other work, seconds, learning rate, Krylov rank or solver, in the methods that have such a thing."""
@@ -156,4 +157,5 @@ def as_json(settings: Settings, method: str) -> dict[str, Any]:
         "theta_penalty_operator": "time differences" if settings.time_penalty else "identity",
         "head_penalty": settings.head_penalty,
         "input_spread": settings.input_spread,
+        "scale_columns": settings.scale_columns,
     }

@@ -6,7 +6,8 @@ With the joint Gauss-Newton matrix H of (theta, W) (see `gnvpro.objectives.evide
     spread  =  g' (n H)^-1 g  =  [ z' (D + a2)^-1 z  +  |L^-1 (J' w - T' (D + a2)^-1 z)|^2 ] / n,          S = L L'
 
 The first term comes from the head (`gnvpro.objectives.posterior`), the second from theta, with the head following. For least
-squares with any number of targets, and for losses of one output.
+squares D is the same for every target. For the multinomial loss it is that of all outputs together, and what counts is an
+output's distance from their mean: a common shift changes no probability, and nothing but the prior holds it.
 
 Legend: J -> Jacobian of the features, w -> row of the head, T, D -> coupling and head_values, v -> noise, L -> factor.
 """
@@ -39,7 +40,7 @@ class JointPosterior:
     seeds: Tensor  # (m, n_features)
     factor: Tensor  # L
     follow: Tensor  # T' (D + a2)^-1, (q, m, f)
-    head_root: Tensor  # (D + a2)^-1/2, (f, f)
+    head_root: Tensor  # (D + a2)^-1/2, (f, f), or of each output (n_targets, f, n_targets f)
     scale: Tensor  # of the directions in theta
     subspace: Subspace
     n_samples: float
@@ -53,14 +54,19 @@ class JointPosterior:
         W = point.sensitivity.W
         root = curvature_root(problem.misfit, point.outputs, W) if problem.misfit.identity_hessian else None
         mix, seeds = (root.Q, root.R) if isinstance(root, CommonRoot) else (torch.eye(len(W)).to(W), W)
+        follow, head_root = (matrix.coupling / shifted) @ V.T, V / shifted.sqrt()
+        if root is None and len(W) > 1:
+            outputs, features = len(W), len(V) // len(W)
+            follow, head_root = follow.reshape(-1, outputs, features), head_root.reshape(outputs, features, -1)
+            mix, head_root = mix - 1 / outputs, head_root - head_root.mean(0)
         return JointPosterior(
             point.theta,
             W,
             mix,
             seeds,
             matrix.factor(at),
-            (matrix.coupling / shifted) @ V.T,
-            V / shifted.sqrt(),
+            follow,
+            head_root,
             subspace.scale,
             subspace,
             n_samples,
@@ -76,9 +82,9 @@ class JointPosterior:
     def _spread(self, network: SeparableNetwork, inputs: Tensor) -> Tensor:
         linear = network.linearize(self.theta, inputs, PassPlan(len(inputs)), WorkMeter(len(inputs)))
         features = linear.features.to(self.W)
-        ones = features.new_ones((len(features), self.head_root.shape[0] - features.shape[1]))
+        ones = features.new_ones((len(features), self.head_root.shape[-2] - features.shape[1]))
         Z = torch.cat([features, ones], 1)
-        head = (Z @ self.head_root).square().sum(1, keepdim=True)
+        head = (Z @ self.head_root).square().sum(-1).reshape(-1, len(Z)).T
         if self.theta.numel() == 0:
             return head.expand(-1, len(self.mix)) / self.n_samples
         parts = []

@@ -79,6 +79,27 @@ def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor
     return misfit.over.sum(add, misfit.weights, outputs, misfit.targets, spread)
 
 
+def covering(variance: Tensor, residuals: Tensor, spread: Tensor, weights: Tensor) -> Tensor:
+    """The variance of each target's noise, changed as far as it takes for 94 to 96% of the residuals to lie within 1.96 sd.
+
+    Residuals of the samples trained on, and their spread there: r / sqrt(1 - spread) is what a sample would miss its
+    prediction by if it were left out, in units of the deviation predicted then. Its level is the variance's: only the shape
+    counts, as tails may be heavy.
+    """
+    scores = residuals.abs() / (1 - spread).clamp_min(0.05).sqrt()
+    level = ((weights * scores.square()).sum(0) / weights.sum()).sqrt()
+    order = scores.argsort(0)
+    sizes, share = scores.gather(0, order), weights.expand_as(scores).gather(0, order).cumsum(0) / weights.sum()
+    low, high = (
+        sizes.gather(0, (share < quantile).sum(0, keepdim=True).clamp_max(len(sizes) - 1))[0] for quantile in COVERED
+    )
+    factor = torch.ones_like(level).clamp(low / (1.96 * level), high / (1.96 * level))
+    return torch.where(level > 0, variance * factor.square(), variance)
+
+
+COVERED = (0.94, 0.96)  # of the samples, by intervals of 95%
+
+
 def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: float) -> float:
     """tr(H^-1 Z' diag(w) Z): how many parameters an output of the head has, penalised ones counted in part."""
     return float(n_samples * misfit.over.sum(lambda w, z: (w * posterior.spread(z)).sum(), misfit.weights, Z))
@@ -101,5 +122,6 @@ def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
 
 
 def probit_scaled(outputs: Tensor, spread: Tensor) -> Tensor:
-    """Outputs of a classifier with what is not known about the head taken into account."""
-    return outputs / torch.sqrt(1 + math.pi / 8 * spread)
+    """Outputs of a classifier with what is not known taken into account; of several, their distance from the mean counts."""
+    centred = outputs - outputs.mean(1, keepdim=True) if outputs.shape[1] > 1 else outputs
+    return centred / torch.sqrt(1 + math.pi / 8 * spread)

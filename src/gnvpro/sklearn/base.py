@@ -1,6 +1,6 @@
 """What the regressor and the classifier share: from arrays to a trained module.
 
-    standardise inputs (and targets)  ->  features: an MLP or a module of your own  ->  linear head, eliminated
+    scale inputs (and targets)  ->  features: an MLP or a module of your own  ->  linear head, eliminated
 
 What is fitted is the plain module `module_`: it takes inputs as they came and returns targets as they came, or logits;
 the scaling of the inputs is its first layer, the scaling of the targets is folded into its head. Everything is computed in
@@ -39,6 +39,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.sklearn.scaling import Standardize, compress_tails
 from gnvpro.training.result import Result
 from gnvpro.training.train import train
 
@@ -56,22 +57,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 MIN_WIDTH, MAX_WIDTH = 16, 64
 MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 BATCHED_PENALTY = 1.0  # divided by the number of samples: for methods on batches, which cannot search
-
-
-class Standardize(nn.Module):
-    """(x - mean) / scale, column by column."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, mean: Array, scale: Array) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float64))
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The columns with mean zero and variance one."""
-        return (inputs - self.mean) / self.scale
 
 
 @dataclass(frozen=True)
@@ -132,8 +117,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         """Train on inputs and targets in their final form."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        scaler = StandardScaler().fit(X, sample_weight=weights) if self.standardize else None
-        inputs = torch.tensor(X if scaler is None else scaler.transform(X))
+        scaling = scaling_of(X, weights) if self.standardize else OrderedDict()
+        inputs = nn.Sequential(scaling)(torch.tensor(X))
         goals, shares = torch.tensor(targets), torch.tensor(weights)
         rows, held_out = np.arange(len(X)), None
         if self.early_stopping:
@@ -148,8 +133,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
         self.loss_curve_ = result.history.column("loss")
         self.n_iter_ = sum(record.note is None for record in result.history) - 1
-        first = [] if scaler is None else [("scaling", Standardize(scaler.mean_, scaler.scale_))]
-        self.module_ = nn.Sequential(OrderedDict([*first, *model.named_children()])).eval()
+        self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *model.named_children()])).eval()
 
     def _train(self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int) -> Trained:
         """A model of these samples; those held out say when to stop."""
@@ -281,16 +265,27 @@ def columns_of_words(X: Any) -> list[str]:
     ]
 
 
+def scaling_of(X: Array, weights: Array) -> OrderedDict[str, nn.Module]:
+    """The modules that scale the inputs, by name."""
+    tails = compress_tails(X, weights)
+    if tails is not None:
+        X = tails(torch.tensor(X)).numpy()
+    scaler = StandardScaler().fit(X, sample_weight=weights)
+    first = {} if tails is None else {"tails": tails}
+    return OrderedDict(**first, scaling=Standardize(scaler.mean_, scaler.scale_))
+
+
 def usual_width(n_samples: float) -> int:
     """Of the one hidden layer: 16 up to 2000 samples, then it grows with the root of their number."""
     return int(min(MAX_WIDTH, max(MIN_WIDTH, MIN_WIDTH * math.sqrt(n_samples / 2000))))
 
 
 def usual_solver(loss: str, part: Part, model: nn.Module) -> str:
-    """Exact steps for least squares where they take little; else quasi-Newton steps between Krylov spaces."""
+    """Exact steps where they take little; else, and for several classes, quasi-Newton steps between Krylov spaces."""
     q = sum(p.numel() for p in model[:-1].parameters() if p.requires_grad)  # type: ignore[index]
-    rows = part.targets.shape[0] * min(part.targets.shape[-1], q) if loss == "least_squares" else math.inf
-    return "dense" if rows * q**2 + q**3 / 3 <= MAX_EXACT_FLOPS else "hybrid"
+    n_targets = part.targets.shape[-1] if loss == "least_squares" else 1
+    rows = len(part.targets) * min(n_targets, q)
+    return "dense" if loss != "multinomial" and rows * q**2 + q**3 / 3 <= MAX_EXACT_FLOPS else "hybrid"
 
 
 def trained_point(problem: Problem) -> ReducedPoint:

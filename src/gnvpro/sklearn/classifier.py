@@ -98,7 +98,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
     def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
         problem = trained.problem
         self._posterior: JointPosterior | HeadPosterior | None = None
-        if self.calibrated and problem.network.n_targets == 1 and is_assembled(problem):
+        if self.calibrated and is_assembled(problem):
             self._posterior = joint_posterior(problem, problem.theta(), problem.W())[1]
         elif self.calibrated:
             point = trained_point(problem)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnvpro.objectives.evidence import noise_by_target
 from gnvpro.objectives.joint_posterior import JointPosterior
-from gnvpro.objectives.posterior import HeadPosterior, head_posterior, held_out_variance, noise_variance
+from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.misfit import Misfit
 from gnvpro.sklearn.base import NetworkEstimator, Part, Trained, features_of, spread_of, trained_point
@@ -78,7 +78,17 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
             variance = noise_on(rest, trained, self._posterior)
         elif gamma > MAX_FITTED * trained.problem.n_independent and len(part.inputs) >= 2 * FOLDS:
             variance = self._cross_validated_noise(part, seed)
+        else:
+            variance = self._covering(variance, trained, part)
         self.noise_std_ = variance.sqrt().numpy()
+
+    def _covering(self, variance: Tensor, trained: Trained, part: Part) -> Tensor:
+        """The variance with which intervals cover, by residuals as they would be without each sample."""
+        few = part if len(part.inputs) <= CALIBRATION_ROWS else part.take(np.arange(CALIBRATION_ROWS))
+        with torch.no_grad():
+            residuals = few.targets - trained.model(few.inputs)
+            spread = spread_of(self._posterior, trained.model, few.inputs)
+        return covering(variance, residuals, spread, few.weights[:, None])
 
     def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
         """From residuals of models that have not seen them: those that many parameters were fitted to say little."""
@@ -101,6 +111,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
 
 
 FOLDS = 3
+CALIBRATION_ROWS = 5000  # that tell the shape of the residuals
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 
 

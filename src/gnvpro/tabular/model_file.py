@@ -21,7 +21,8 @@ from gnvpro.network.subspace import Subspace
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
-from gnvpro.sklearn.base import ACTIVATIONS, Standardize
+from gnvpro.sklearn.base import ACTIVATIONS
+from gnvpro.sklearn.scaling import CompressTails, Standardize
 from gnvpro.tabular.read import Columns
 
 FORMAT = "gnvpro table model 1"
@@ -136,6 +137,8 @@ def layers_of(module: nn.Module) -> Any:
         return {"linear": [module.in_features, module.out_features]}
     if isinstance(module, Standardize):
         return {"standardize": len(module.mean)}
+    if isinstance(module, CompressTails):
+        return {"compress_tails": len(module.width)}
     for name, activation in ACTIVATIONS.items():
         if type(module) is activation:
             return {"activation": name}
@@ -152,4 +155,7 @@ def module_of(layers: Any) -> nn.Module:
     if "standardize" in layers:
         zeros = np.zeros(layers["standardize"])
         return Standardize(zeros, zeros + 1)
+    if "compress_tails" in layers:
+        zeros = np.zeros(layers["compress_tails"])
+        return CompressTails(zeros, zeros)
     return ACTIVATIONS[layers["activation"]]()

@@ -1,13 +1,16 @@
 """Penalties from the data: training in rounds, each judged by the evidence where it ends (see `gnvpro.objectives.evidence`).
 
-    a round: some iterations with the penalties at hand, then the evidence at the model that they led to
+    a round: a few iterations with the penalties at hand, then the evidence at the model that they led to
       higher than before    keep the model; next: penalties at which the evidence's slopes vanish, at most a factor REACH away
-      lower                 back to the best model so far, and from its penalties a third of the step (of the logarithms)
+      lower                 go on with the same penalties for a LONG_ROUND; if it is still lower, the search is over
 
-After MAX_FAILURES in a row, or when a round gains next to nothing, the search is over and the best model is trained on with
-its penalties. Where that model learnt nothing, as strong penalties may lead to, the search begins again with weaker ones, and
-the higher evidence decides. The slopes hold theta and W; but these follow, and on noisy data steps along the slopes alone end
-in a model that fits the noise, at an evidence that has long been falling. So no round counts unless the evidence confirms it.
+It is also over when a round gains next to nothing. The model with the highest evidence is the one returned, with its
+penalties. Where that model learnt nothing, as strong penalties may lead to, the search begins again with weaker ones, and
+the higher evidence decides.
+
+The slopes hold theta and W; but these follow. On noisy data the evidence falls while Phi does, at the same penalties, when
+units part that had been one and fit the noise. More training would not bring it back, so a search ends soon after the
+evidence has begun to fall. On smooth data it may fall because a round was too short; hence the long one.
 
 The penalties change here and nowhere else. Phi is another function afterwards: its values compare within a round.
 """
@@ -40,11 +43,11 @@ from gnvpro.objectives.quadrature import KrylovJointMatrix
 from gnvpro.objectives.reduced import ReducedPoint
 
 REACH = math.log(10.0)  # by which the logarithm of a penalty may change in a round
-MAX_FAILURES = 3
+MAX_FAILURES = 2  # rounds in a row at which the evidence is lower
 MAX_RESTARTS = 2  # from a model that learnt nothing, with penalties
 WEAKER = 1e-2  # times as strong
-ROUND = 8.0  # iterations, if it takes as many
-SHORT_ROUND = 4.0  # while the penalties are far from where they should be
+ROUND = 4.0  # iterations, if it takes as many
+LONG_ROUND = 8.0  # after the evidence fell
 CHEAP_STEP = 0.2  # what a quasi-Newton step counts for
 SETTLED = 1e-3  # relative decrease of Phi in three iterations: there is nothing more to wait for
 LEAST_GAIN = 1e-3  # of the log evidence, per number fitted to
@@ -111,13 +114,12 @@ class PenaltySearch:
     penalties: Penalties  # of the round under way
     best: Round | None = None
     last: Chosen | None = None  # what the last round said
-    reach: float = REACH
     failures: int = 0
     origin: Tensor | None = None  # theta at the beginning
     trivial: Round | None = None  # a model that learnt nothing, from which the search began again with weaker penalties
     restarts: int = 0
     over: bool = False
-    length: float = SHORT_ROUND
+    length: float = ROUND
     effort: float = 0.0  # iterations of this round
     values: list[float] = field(default_factory=list)  # Phi after the last of them
 
@@ -145,6 +147,11 @@ class PenaltySearch:
         return not self.over and (self.effort >= self.length or self._still)
 
     @property
+    def ended(self) -> bool:
+        """Whether the best model is one to go back to: training it on made the evidence fall."""
+        return self.over and self.failures > 0
+
+    @property
     def finished(self) -> bool:
         """Whether the search is over and the model has settled at the penalties found."""
         return self.over and self._still
@@ -162,19 +169,18 @@ class PenaltySearch:
             gain = math.inf if before is None else made.chosen.log_evidence - before.chosen.log_evidence
             tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_observed * len(W)
             self.over = (gain <= tolerance and self.failures == 0) or self._longest_step(made) < 1e-6
-            self.reach, self.failures = min(2 * self.reach, REACH), 0
+            self.failures = 0
         else:
             self.failures += 1
             self.over = self.failures >= MAX_FAILURES
-            assert before is not None
-            self.reach = min(self.reach, self._longest_step(before)) / 3
         assert self.best is not None
+        self.length = ROUND if self.failures == 0 else LONG_ROUND
+        if self.failures > 0 and not self.over:
+            return made
         if self.over and self.restarts < MAX_RESTARTS and self.best.chosen.effective_parameters < len(W) + 1:
             return self._restart(self.best)
         if self.over and self.highest is not None:
             self.best = self.highest
-        far = self.failures == 0 and self._longest_step(self.best) > REACH
-        self.length = SHORT_ROUND if far else ROUND
         self.penalties = self.best.penalties if self.over else self._next(self.best)
         return self.best
 
@@ -187,7 +193,7 @@ class PenaltySearch:
     def _restart(self, trivial: Round) -> Round:
         """Begin again: strong penalties can hold theta at zero, where nothing draws it away (inside or outside of a ring)."""
         self.trivial, self.best, self.over = self.highest, None, False
-        self.restarts, self.failures, self.reach, self.length = self.restarts + 1, 0, REACH, ROUND
+        self.restarts, self.failures, self.length = self.restarts + 1, 0, LONG_ROUND
         assert self.origin is not None
         now, weaker = trivial.penalties, WEAKER**self.restarts
         self.penalties = Penalties(
@@ -205,7 +211,7 @@ class PenaltySearch:
         return max(map(abs, self._steps(of)))
 
     def _next(self, of: Round) -> Penalties:
-        steps = (max(-self.reach, min(self.reach, step)) for step in self._steps(of))
+        steps = (max(-REACH, min(REACH, step)) for step in self._steps(of))
         now = (of.penalties.theta, of.penalties.head)
         return Penalties(*(max(a * math.exp(step), LEAST_PENALTY) for a, step in zip(now, steps, strict=True)))
 
@@ -215,7 +221,6 @@ class PenaltySearch:
             "penalties": asdict(self.penalties),
             "best": self.best and self.best.state(),
             "last": self.last and asdict(self.last),
-            "reach": self.reach,
             "failures": self.failures,
             "origin": self.origin,
             "trivial": self.trivial and self.trivial.state(),

@@ -122,6 +122,8 @@ class Run:
                 return ended
             if self.search is not None and self._round_ends(running, budget):
                 problem, budget, running = self._next_round(self.search, running)
+                if self.search.ended:
+                    return Status.SETTLED
                 continue
             if self.problem.network.n_theta == 0:
                 return Status.HEAD_ONLY
@@ -219,10 +221,11 @@ class Run:
     def _next_round(self, search: PenaltySearch, running: Running) -> tuple[Problem, Budget, Running]:
         """Go on from the best model with the next penalties."""
         best = search.judge(self.problem, running.point.theta, running.point.W, running.bound)
+        note = "the evidence fell" if search.penalties == best.penalties and not search.over else "penalties changed"
         self.problem = self.problem.with_penalties(search.penalties.theta, search.penalties.head)
         self.start = Start(best.theta, best.W, best.bound, follows_batch=True)
         budget = self._budget()
-        return self.problem, budget, self._begin(self.problem, budget, "penalties changed")
+        return self.problem, budget, self._begin(self.problem, budget, note)
 
     def _conclude_search(self) -> None:
         """Judge the last round too, and keep the model with the highest evidence."""
@@ -231,7 +234,7 @@ class Run:
             return
         last = judged(problem, problem.theta(), problem.W(), None)
         best, self.chosen = search.highest, last.chosen
-        if best is None or search.over or last.chosen.log_evidence >= best.chosen.log_evidence:
+        if best is None or last.chosen.log_evidence >= best.chosen.log_evidence:
             return
         self.chosen = best.chosen
         self.problem = problem.with_penalties(best.penalties.theta, best.penalties.head)
