@@ -3,8 +3,8 @@
     python -m benchmarks.streams                       10^6 samples of 20 inputs, MLP 20-64-64-3: in memory and from files
     python -m benchmarks.streams --flat [--out docs/images/streams.png]     one iteration, 10^4 to 10^7 samples, from files
 
-Steps are those of L-BFGSvpro (a value and a gradient each) or of a Krylov space of five dimensions. Each run is a process
-of its own with one thread. It tells the seconds of the processor in `train` and the peak of its
+Steps are those of L-BFGSvpro (a value and a gradient each) or of a Krylov space of five dimensions; with --flat, of one. Each
+run is a process of its own with one thread. It tells the seconds of the processor in `train` and the peak of its
 resident memory less what importing torch takes. "in memory, little" has the memory for passes that a stream takes, so that it
 makes its linearisations again as well. Files are np.memmap in --folder (10^7 samples take 1.8 GB), written once.
 """
@@ -71,8 +71,9 @@ def run(folder: Path, samples: int, how: str, loss: str, way: str, iterations: i
     layers = [torch.nn.Linear(INPUTS, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, OUTPUTS)).double()
     memory = LITTLE if how == "in memory, little" else None
-    krylov = gnvpro.GNvpro(solver=gnvpro.Krylov(max_rank=5), memory=memory)
-    method = krylov if way == "krylov" else gnvpro.LBFGSvpro(memory=memory)
+    ranks = {"krylov": 5, "least": 1}
+    krylov = gnvpro.GNvpro(solver=gnvpro.Krylov(max_rank=ranks.get(way, 1)), memory=memory)
+    method = krylov if way in ranks else gnvpro.LBFGSvpro(memory=memory)
     penalties = {"theta_penalty": 1e-4, "head_penalty": 1e-4}
     begun = time.process_time()
     result = gnvpro.train(model, *data, loss=loss, method=method, iterations=iterations, work=200, **penalties)
@@ -118,7 +119,7 @@ def flat(folder: Path, out: Path, sizes: tuple[int, ...]) -> None:
     rows = []
     for samples in sizes:
         write(folder, samples)
-        found = measured(folder, samples, "files", "least_squares", "lbfgs-vpro", 1)
+        found = measured(folder, samples, "files", "least_squares", "least", 1)
         rows.append((samples, found["megabytes"], found["seconds"]))
         print(f"{samples:10d} samples {found['megabytes']:6.0f} MB {found['seconds']:8.1f} s", flush=True)
     draw(rows, out)

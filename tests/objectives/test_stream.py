@@ -158,3 +158,19 @@ def test_a_file_that_changes_under_way_is_noticed(tmp_path):
     writable[11, 0] += 1e-3
     with pytest.raises(ValueError, match="two passes over inputs differ: 25 samples each, with other content"):
         problem.reduced.at(m.theta)
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+def test_a_batch_may_have_no_sample_here(tmp_path, dataset):
+    """Of several processes, each has those of a batch that are its own."""
+    m = made("mlp, multinomial")
+    if dataset:
+        inputs = torch.utils.data.TensorDataset(m.inputs, m.targets)
+        problem = Problem(m.model, inputs, loss=m.case.loss)
+    else:
+        problem = streamed(m, tmp_path)
+    some, none = (problem.inputs.take(torch.arange(n)) for n in (3, 0))
+    for a, b in ((some.inputs, none.inputs), (some.targets, none.targets), (some.weights, none.weights)):
+        assert len(a) > 0
+        assert len(b) == 0
+        assert a.shape[1:] == b.shape[1:]

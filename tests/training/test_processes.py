@@ -89,6 +89,9 @@ CASES = {
     "streamed, krylov": Case(settings={**SOFT, **METHODS["krylov"]}, streamed=True),
     "streamed, dense": Case("multinomial", {**SOFT, **METHODS["dense"]}, 3, streamed=True),
     "streamed, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, streamed=True),
+    "streamed, batches of two": Case(  # some of which have no sample of one of the processes
+        "multinomial", {**SOFT, "method": gnvpro.Adam(lr=1e-2, batch_size=2)}, 3, streamed=True
+    ),
     "nothing here": Case("multinomial", {**SOFT, "solver": "dense"}, 3, cut=0),
     "nothing there": Case(settings={**SOFT, **METHODS["adam-vpro"]}, cut=N),
     "levels": Case(settings={**SOFT, "method": gnvpro.GNvpro(levels=2), "work": 14}, model=deep, rtol=1e-10),

@@ -150,9 +150,10 @@ class Stream(Streamed):
 
     def _prepared(self, part: Part) -> Prepared:
         known = self._known
-        inputs = check_inputs(f"{self.name}inputs", part.inputs, self.model, finite=False)
+        # a batch may have none of its samples in this process
+        inputs = check_inputs(f"{self.name}inputs", part.inputs, self.model, may_be_empty=True, finite=False)
         targets = self._targets(part, inputs, known.network, known.loss, 0)
-        each = targets.shape[0] // len(part)  # rows of a sample
+        each = known.rows  # of a sample
         if part.weights is None:
             share = 1.0 / (known.everywhere * each)
             weights = torch.full((targets.shape[0], 1), share, dtype=torch.float64, device=targets.device)
@@ -165,7 +166,8 @@ class Stream(Streamed):
         """Some of the samples, held."""
         positive = self._known.positive
         chosen = samples.cpu() if positive is None else positive[samples.cpu()]
-        return self._prepared(self.source.take(chosen).to(_device(self.model)))
+        part = self.source.take(chosen) if len(chosen) else self.source.first(1)[:0]
+        return self._prepared(part.to(_device(self.model)))
 
     def batches(self, over: SampleSum) -> Iterator[tuple[Batch, Misfit]]:
         """One pass in the batches of the user's own loader."""
