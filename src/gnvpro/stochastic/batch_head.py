@@ -75,7 +75,8 @@ class HeadMemory:
     proximal: float
     factor: Tensor | None = None  # Cholesky's, of an earlier Hessian's diagonal blocks: one for each row of W
     age: int = 0  # batches that it has served
-    metric: Tensor | None = None  # the running H, a block for each row of W
+    metric: Tensor | None = None  # the running H, a block for each row of W,
+    inverse: Tensor | None = None  # and (H + rho I)^-1
     running: Tensor | None = None  # a head to predict with; None: W
 
     @property
@@ -242,8 +243,8 @@ class BatchHead:
         W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
         gradient, value = inner.gradient(W, outputs), inner.value(W, outputs)
         memory = self._with_metric(inner, outputs, memory)
-        assert memory.factor is not None
-        step = torch.cholesky_solve(gradient[:, :, None], memory.factor)[:, :, 0]
+        assert memory.inverse is not None
+        step = torch.bmm(memory.inverse, gradient[:, :, None])[:, :, 0]
         gain = min(1.0, inner.rows / (MEMORY * W.numel())) if self.gain is None else self.gain
         return BatchFit(W, outputs, value, 1, replace(memory, W=W - gain * step, age=memory.age + 1))
 
@@ -251,13 +252,13 @@ class BatchHead:
     def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:
         """The running Hessian, renewed on one batch in eight."""
         looks, late = divmod(memory.age, METRIC_AFTER)
-        if memory.metric is not None and memory.factor is not None and late:
+        if memory.inverse is not None and late:
             return memory
         H = inner.hessian_blocks(outputs)
         if memory.metric is not None:
             H = torch.lerp(memory.metric, H, max(METRIC_NEW, 1 / (looks + 1)))
         ridge = METRIC_RIDGE * float(H.diagonal(dim1=1, dim2=2).mean()) + inner.head_penalty
-        return replace(memory, metric=H, factor=factors(H, ridge))
+        return replace(memory, metric=H, inverse=torch.cholesky_inverse(factors(H, ridge)))
 
     # -- the proximal weight
 

@@ -176,10 +176,11 @@ class ReducedLoss:
         ) from None
 
     def _write(self, network: SeparableNetwork, W: Tensor) -> None:
-        own = dict(self._plain.named_parameters())
+        head = self._head
         with torch.no_grad():
-            for name, value in network.split_head(W).items():
-                own[name].copy_(value)
+            head.weight.copy_(W[:, : network.n_features].reshape(head.weight.shape))
+            if head.bias is not None:
+                head.bias.copy_(W[:, -1])
 
     # -- all samples
 
