@@ -104,8 +104,8 @@ class Loop:
             "sgd": lambda: torch.optim.SGD(self.model.parameters(), setting.lr, momentum=0.9, nesterov=True),
             "adam": lambda: torch.optim.Adam(self.model.parameters(), setting.lr),
             "adamw": lambda: torch.optim.AdamW(self.model.parameters(), setting.lr),
-            "rotated": lambda: gnvpro.RotatedAdam(self.model.parameters(), setting.lr, max_side=1024),
-            "vpro": lambda: gnvpro.RotatedAdam(self.theta, setting.lr, max_side=1024),
+            "rotated": lambda: gnvpro.RotatedAdam(self.model.parameters(), setting.lr),
+            "vpro": lambda: gnvpro.RotatedAdam(self.theta, setting.lr),
         }
         self.optimizer = make[setting.method]()
         self.epoch, self.seconds, self.readings = 0, 0.0, []

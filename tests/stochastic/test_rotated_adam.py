@@ -99,3 +99,13 @@ def test_parameters_in_half_precision_are_moved_to_the_minimum(dtype: torch.dtyp
         optimizer.param_groups[0]["lr"] = cosine(0.1, step / 200, step)
         optimizer.step()
     assert float((w.detach().float() - target).square().sum()) < 1e-2 * float(target.square().sum())
+
+
+def test_kernels_of_convolutions_may_be_longer_than_matrices() -> None:
+    matrix, kernel = torch.nn.Parameter(torch.ones(8, 75)), torch.nn.Parameter(torch.ones(8, 3, 5, 5))
+    optimizer = RotatedAdam([matrix, kernel], max_side=20)
+    (matrix.square().sum() + kernel.square().sum()).backward()
+    optimizer.step()
+    assert "right" not in optimizer.state[matrix]
+    assert optimizer.state[kernel]["right"].shape == (75, 75)
+    assert "left" in optimizer.state[matrix]

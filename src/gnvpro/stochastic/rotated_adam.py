@@ -16,7 +16,8 @@ its eigenvectors, and ADAM goes elsewhere in other ones. A small diagonal of dif
     L + D,        D = DISTINCT * mean(diag L) * diag(1, ..., m) / m
 
 Parameters with more than two axes are matrices of their first axis against the others. An axis longer than `max_side`,
-and every vector, is left as it is; without rotations this is ADAM.
+and every vector, is left as it is; without rotations this is ADAM. A kernel of a convolution may be four times as long: it
+is used at many positions, so its gradient costs far more than its rotation.
 
 Legend: L, R -> state "left", "right"; U, V -> "left_vectors", "right_vectors".
 """
@@ -33,6 +34,7 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 
 SIDES = ("left", "right")
+KERNEL = 4  # times the longest axis, for a convolution
 DISTINCT = 1e-5  # of the mean eigenvalue: what sets those apart that have no size of their own
 
 
@@ -45,7 +47,7 @@ class RotatedAdam(torch.optim.Optimizer):
         betas: the memory of the mean gradient and of the second moments.
         eps: added to root mean squares.
         every: steps between two updates of the eigenvectors.
-        max_side: the longest axis that is rotated.
+        max_side: the longest axis that is rotated; of a convolution's kernel, four times as long.
 
     >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
     >>> optimizer = RotatedAdam([w], lr=0.1)
@@ -106,7 +108,7 @@ class Rotated:
         )  # moments need more than half precision
         G = gradient.reshape(len(gradient), -1) if gradient.dim() > 1 else gradient
         if not state:
-            state.update(_first_state(G, self.max_side))
+            state.update(_first_state(G, self.max_side * (KERNEL if gradient.dim() > 2 else 1)))
             return
         state["step"] += 1
         (beta1, beta2), step = self.betas, state["step"]
