@@ -46,7 +46,7 @@ TIMED = 5  # steps, to know how many the seconds allow
 RETREAT = 0.25  # times the rate after a failure
 FAILURES = 6  # that are forgiven
 CHANGING = 1.5  # times the first objective that is no failure where samples change
-ROUGH = BatchHead(proximal=0.0, rtol=1e-3, steps=10)  # the head of all samples, for readings on the way
+ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)  # the head of all samples, for readings on the way
 TRIAL_SEED = 1_000_003  # the order of the trial's batches is none of an epoch's
 
 
@@ -242,7 +242,7 @@ class RunningAdamVPro:
 
         On the way the head needs no more digits than a reading shows; the last one is as exact as the eliminator makes it.
         """
-        problem, near = self.problem, self.point.W
+        problem, near = self.problem, self.steps.memory.reading  # which is near it already
         Z = self._features(theta)
         if not torch.isfinite(problem.misfit.over.sum(sum_of_squares, Z)):
             return None
