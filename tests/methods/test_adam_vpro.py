@@ -134,11 +134,11 @@ def test_the_rate_is_found_where_the_budget_has_room_for_trials(monkeypatch: pyt
     assert {record.radius for record in short[1:]} == {FIRST}
     rates = long.column("radius")
     trials = len(rates) - 1 - rates[::-1].index(next(rate for rate in rates[::-1] if rate != rates[-1]))
-    assert rates[1:3] == [FIRST, FIRST]  # the first steps and the first trial
-    assert 3 <= trials <= 1 + TRIALS
-    assert rates[-1] in rates[2 : trials + 1]
-    assert [record.work for record in long[1:4]] == [3.5, 4.75, 6.0]  # batches of 25 of 400 samples, two passes
-    assert long[trials].loss < long[1].loss < long[0].loss  # each goes on from the best before
+    assert rates[1:4] == [FIRST] * 3  # first steps, twice an epoch, and the first trial
+    assert 4 <= trials <= 2 + TRIALS
+    assert rates[-1] in rates[3 : trials + 1]
+    assert [record.work for record in long[1:5]] == [3, 5, 6.25, 7.5]  # batches of 25 of 400 samples, two passes
+    assert long[trials].loss < long[2].loss < long[0].loss  # each goes on from the best before
     assert long[-1].loss < long[trials].loss
 
 

@@ -65,17 +65,22 @@ class Costs:
         """Since the method began."""
         return self.gone + self._clock() - self._begun
 
-    @property
+    @cached_property
+    def flops(self) -> float:
+        """Of an exact step."""
+        return exact_flops(self.dense, self.problem)
+
+    @cached_property
     def squaring(self) -> float:
         """Passes that have as many operations as squaring the Jacobian."""
-        return exact_flops(self.dense, self.problem) / (4 * self.problem.n_samples * self.problem.network.n_theta)
+        return self.flops / (4 * self.problem.n_samples * self.problem.network.n_theta)
 
     def of_exact_step(self, of_pass: float) -> float:
         """What an exact step will cost, at so much for a pass."""
         passes = self.dense.step_passes(*head_size(self.problem)) * of_pass
         if self.kind != "seconds":
             return passes + (self.squaring if self.kind == "counts" else 0.0)
-        return passes + exact_flops(self.dense, self.problem) * self.seconds_per_flop
+        return passes + self.flops * self.seconds_per_flop
 
     @cached_property
     def seconds_per_flop(self) -> float:

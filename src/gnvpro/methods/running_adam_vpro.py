@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +36,8 @@ from gnvpro.stochastic.learning_rate import (
 )
 from gnvpro.stochastic.rotated_adam import Rotated
 
-FIRST_STEPS = 200  # of least squares, before the trials for the rate
+FIRST_STEPS = 200  # of least squares, before the trials for the rate,
+STINT = 50  # of them between readings
 TRIAL = 100  # steps of a trial
 SHARE = 0.5  # of the budget that trials may take at most; without room for them the rate is UNTRIED
 LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of it is left (measured)
@@ -104,7 +105,8 @@ class RunningAdamVPro:
     def _try_a_rate(self) -> StepReport | None:
         """First steps or one trial, kept where nothing was better; None where the rate is known."""
         squares = self.problem.misfit.identity_hessian
-        if not (self._scores or self._warm or self._affords_trials()):
+        begun = self._warm or self._scores or self.steps.count
+        if not (begun or self._affords_trials()):
             self.rate = FIRST if squares else UNTRIED
             return None
         if squares and not self._warm:
@@ -117,18 +119,23 @@ class RunningAdamVPro:
             return None
         best = min(self._scores.values(), default=math.inf)
         steps = self._set_out()
-        self._scores[k] = self._trial(steps, lambda done: cosine(trial_rate(k), done / TRIAL, done), TRIAL)
+        epochs = (self._batches(TRIAL_SEED + epoch * self.per_epoch) for epoch in itertools.count())
+        batches = itertools.islice(itertools.chain.from_iterable(epochs), TRIAL)
+        self._scores[k] = self._trial(steps, batches, lambda done: cosine(trial_rate(k), done / TRIAL, done))
         after = self._read(steps.theta()) if self._scores[k] < best else None
         self.steps = self.steps if after is None else steps
         return self._tried(after, trial_rate(k))
 
     def _first_steps(self) -> StepReport:
         """Towards where trials tell what rate is good for a long run: at the very beginning one far too large is best."""
-        steps, self._warm = self._set_out(), True
-        score = self._trial(steps, lambda done: cosine(FIRST, 0.0, done), FIRST_STEPS)
+        steps = self.steps
+        batches = itertools.islice(self._batches(TRIAL_SEED + steps.count), STINT)
+        score = self._trial(steps, batches, lambda done: cosine(FIRST, 0.0, done))
         after = self._read(steps.mean) if math.isfinite(score) else None
         report = self._tried(after, FIRST)
-        self.first = self.point
+        self._warm = after is None or steps.count >= FIRST_STEPS
+        if self._warm:
+            self.first = self.point
         return report
 
     def _tried(self, after: Model | None, rate: float) -> StepReport:
@@ -148,12 +155,11 @@ class RunningAdamVPro:
         total = self.pace.total
         return passes <= SHARE * total and total - passes >= self.next_passes
 
-    def _trial(self, steps: BatchSteps, rate: Callable[[int], float], count: int) -> float:
+    def _trial(self, steps: BatchSteps, batches: Iterable[RandomBatch], rate: Callable[[int], float]) -> float:
         """The score of a short run; it is infinite where a loss is no number."""
         losses: list[float] = []
-        epochs = (self._batches(TRIAL_SEED + k * self.per_epoch) for k in itertools.count())
-        for batch in itertools.islice(itertools.chain.from_iterable(epochs), count):
-            loss = steps.step(batch, rate(len(losses)))
+        for batch in batches:
+            loss = steps.step(batch, rate(steps.count))
             if loss is None or not math.isfinite(loss):
                 return math.inf
             losses.append(loss)

@@ -2,7 +2,7 @@
 
     trial       a whole run in small: so many steps from the start, at a rate that falls to zero along a cosine;
                 its score is the mean loss of the last batches, of which every trial sees the same
-    found       trials at FIRST, FIRST * FACTOR, ... as long as the score betters, or in the other direction;
+    found       trials at FIRST, FIRST * FACTOR, ... as long as the score betters by a tenth, or in the other direction;
                 SAFETY times the best of them, since a long run wants shorter steps than a short one
     schedule    rate(p) = found * min(1, steps / WARM_UP) * (1 + cos(pi p)) / 2,        p: share of the budget spent
 
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 FIRST, FACTOR = 2e-2, 2.5
 TRIALS = 6  # at most
+WORTHWHILE = 0.9  # times the score of the trial before: another one follows
 UNTRIED = 5e-3  # the rate where the budget has no room for trials
 WARM_UP = 20  # steps
 SAFETY = 0.25
@@ -38,7 +39,7 @@ def next_trial(scores: Mapping[int, float]) -> int | None:
             return k
     up = scores[1] < scores[0]  # not where neither is a number
     last, before = (max(scores), max(scores) - 1) if up else (min(scores), min(scores) + 1)
-    betters = scores[last] <= scores[before] or math.isinf(scores[before])
+    betters = scores[last] <= WORTHWHILE * scores[before] or math.isinf(scores[before])
     return last + (1 if up else -1) if betters and len(scores) < TRIALS else None
 
 
