@@ -181,3 +181,15 @@ def test_a_diffusion_coefficient_is_found_from_finite_element_data() -> None:
     pde.solve(posed.field, posed.equations, seconds=None, iterations=25)
     kappa, true = posed.constants["kappa"]
     assert float(kappa) == pytest.approx(true, rel=1e-3)
+
+
+def test_the_kink_of_allen_cahn_diffuses() -> None:
+    """Close to the kink, where the distance is not bent yet: q_t = 1e-4 q_xx; far from it the distance itself."""
+    from gnvpro.experiments.equations.transport import diffused_kink
+
+    x = torch.tensor([[0.3, 0.999], [0.6, -0.995], [0.9, 0.99]], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(diffused_kink(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(slope[:, 1].sum(), x)
+    torch.testing.assert_close(slope[:, 0].detach(), 1e-4 * second[:, 1], rtol=1e-2, atol=0)
+    far = torch.tensor([[0.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(diffused_kink(far)[:, 0], 2 / math.pi * torch.cos(math.pi / 2 * far[:, 1]))
