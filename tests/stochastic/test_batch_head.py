@@ -99,10 +99,42 @@ def test_a_head_that_follows_many_batches_is_near_the_best_for_all_samples() -> 
 def test_the_head_remembers_as_many_samples_as_its_entries_need() -> None:
     x, y = samples(60, "multinomial")
     misfit, W = misfit_of("multinomial", y), torch.zeros(3, 4, dtype=torch.float64)
-    moves = [s.fit(x, misfit, 1e-2, s.first(W)).memory.W for s in (BatchHead(), BatchHead(gain=1.0))]
-    torch.testing.assert_close(moves[0], moves[1] * 60 / (20 * 12))  # 60 samples, 12 entries, 20 for each
+    moves = [s.fit(x, misfit, 1e-2, s.first(W)).memory.W for s in (BatchHead(), BatchHead(gain=0.5))]
+    torch.testing.assert_close(moves[0], 2 * moves[1] * 60 / (20 * 12))  # 60 samples, 12 entries, 20 for each
     few = BatchHead().fit(x.repeat(5, 1), misfit_of("multinomial", y.repeat(5)), 1e-2, BatchHead().first(W))
-    torch.testing.assert_close(few.memory.W, moves[1])  # never more than a whole step
+    torch.testing.assert_close(few.memory.W, moves[1])  # never more than half a step
+
+
+@pytest.mark.parametrize("size", [0.0, 30.0])
+def test_a_head_in_its_running_metric_never_raises_the_objective_of_a_batch_that_comes_again(size: float) -> None:
+    """Nor where a wrong head is so sure of itself that its Hessian is nearly zero."""
+    x, y = samples(100, "multinomial")
+    y = (y > 0).long()
+    misfit, W = misfit_of("multinomial", y), torch.zeros(3, 4, dtype=torch.float64)
+    W[0, 0], W[1, 0] = size, -size
+    settings, values = BatchHead(gain=1.0), []
+    memory = settings.first(W)
+    for _ in range(60):
+        fit = settings.fit(x, misfit, 1e-3, memory)
+        memory = fit.memory
+        values.append(fit.value)
+    assert values == sorted(values, reverse=True)
+    best = BatchHead(proximal=0.0, rtol=1e-10, steps=100).fit(x, misfit, 1e-3, memory)
+    if not size:
+        assert values[-1] == pytest.approx(best.value, rel=1e-3)
+    assert values[-1] < 0.5 * values[0] + 0.5 * best.value
+
+
+def test_readings_of_a_plain_metric_average_more_than_the_last_batch() -> None:
+    torch.manual_seed(0)
+    x, y = samples(3000, "multinomial")
+    settings = BatchHead(proximal=0.01)
+    memory = settings.first(torch.zeros(3, 4, dtype=torch.float64))
+    away = []
+    for part, labels in zip(x.split(50), y.split(50), strict=True):
+        memory = settings.fit(part, misfit_of("multinomial", labels), 1e-4, memory).memory
+        away.append(float((memory.reading - memory.W).norm()))
+    assert min(away[1:]) > 0
 
 
 @pytest.mark.parametrize("share", [1.0, 0.1])

@@ -27,7 +27,10 @@ seen them all: it is near the eliminated head of as many samples. Its cost is on
 A head that so many samples determine is off by about entries / (2 samples) in the loss, so the memory should hold a
 number of samples for each entry of the head:
 
-    gain  =  samples in the batch / (MEMORY * entries of W),        1 at most
+    gain  =  samples in the batch / (MEMORY * entries of W),        1/2 at most
+
+Blocks leave out how outputs compete, by a factor of two at most for cross-entropy: hence 1/2. A step that would raise the
+batch's own objective is shortened, or not taken.
 
 Legend: a2 -> head_penalty, rho -> proximal, W_near -> memory.W, W_b -> BatchFit.W.
 """
@@ -59,6 +62,8 @@ RENEW_AFTER = 20  # batches that a factor serves at most
 RTOL, STEPS = 0.1, 8  # of Newton's method on a batch
 METRICS = ("plain", "running")
 MEMORY = 20  # samples that the head remembers, for each of its entries
+MOST_GAIN = 0.5
+SHORTER = (1.0, 0.1, 0.01)  # lengths of a step in the running metric that are tried
 METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two looks at H, and the part of it that is new then
 METRIC_RIDGE = 0.1  # of the mean diagonal of H
 RUNNING = 0.05  # of the running head of least squares is new with each batch
@@ -77,7 +82,8 @@ class HeadMemory:
     age: int = 0  # batches that it has served
     metric: Tensor | None = None  # the running H, a block for each row of W,
     inverse: Tensor | None = None  # and (H + rho I)^-1
-    running: Tensor | None = None  # a head to predict with; None: W
+    running: Tensor | None = None  # a head to predict with, the mean of some batches' heads; None: W
+    batches: int = 0  # that it has seen
 
     @property
     def reading(self) -> Tensor:
@@ -199,10 +205,9 @@ class BatchHead:
     @staticmethod
     def _following(memory: HeadMemory, W: Tensor) -> HeadMemory:
         """Near the last batch's head; a running average of the heads is kept for readings."""
-        age = memory.age + 1
-        new = 1.0 if memory.running is None else max(RUNNING, 1 / age)
-        running = torch.lerp(memory.reading, W, new)
-        return replace(memory, W=W, age=age, running=running)
+        seen = memory.batches + 1
+        running = torch.lerp(memory.reading, W, max(RUNNING, 1 / seen))
+        return replace(memory, W=W, age=memory.age + 1, running=running, batches=seen)
 
     # -- Newton
 
@@ -245,8 +250,10 @@ class BatchHead:
         memory = self._with_metric(inner, outputs, memory)
         assert memory.inverse is not None
         step = torch.bmm(memory.inverse, gradient[:, :, None])[:, :, 0]
-        gain = min(1.0, inner.rows / (MEMORY * W.numel())) if self.gain is None else self.gain
-        return BatchFit(W, outputs, value, 1, replace(memory, W=W - gain * step, age=memory.age + 1))
+        gain = min(MOST_GAIN, inner.rows / (MEMORY * W.numel())) if self.gain is None else self.gain
+        trials = (W - gain * length * step for length in SHORTER)
+        lower = (V for V in trials if inner.value(V, matmul_small(inner.Z, V.T)) <= value)
+        return BatchFit(W, outputs, value, 1, replace(memory, W=next(lower, W), age=memory.age + 1))
 
     @staticmethod
     def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:
