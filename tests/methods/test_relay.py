@@ -194,7 +194,7 @@ def test_it_resumes_to_the_last_bit(budget: dict[str, float], tmp_path: Path, mo
 
     whole = run(tmp_path / "whole", None, False)
     on_batches = whole.history.column("solver").count("adam-vpro")
-    assert 6 < on_batches < len(whole.history) - 3
+    assert 4 < on_batches < len(whole.history) - 3
     for stop in (1, 3, on_batches - 1, on_batches + 2):
         with pytest.raises(Stop):
             run(tmp_path / str(stop), stop, False)

@@ -73,6 +73,12 @@ CASES = {
     # without a penalty to speak of, a step multiplies rounding errors by the condition of the features
     "singular values": Case(settings={"solver": "krylov"}, iterations=1, rtol=1e-10),
     "no penalty": Case(settings={"solver": "krylov", "head_penalty": 0.0}, iterations=1, rtol=1e-10),
+    # rounding errors of 57 steps on batches
+    "auto on batches": Case(
+        settings={**SOFT, "solver": gnvpro.Auto(large=50)},
+        model=lambda outputs: MLP(3, [9, 8], n_outputs=outputs, dtype=F64),
+        rtol=1e-8,
+    ),
     "residual term": Case(settings={**SOFT, "solver": gnvpro.Dense(residual_term=True)}),
     "more outputs than samples": Case(
         settings={**SOFT, "solver": gnvpro.Dense(residual_term=True)}, outputs=95, iterations=1, rtol=1e-11

@@ -37,12 +37,13 @@ from gnvpro.stochastic.learning_rate import (
 from gnvpro.stochastic.rotated_adam import Rotated
 
 FIRST_STEPS = 200  # of least squares, before the trials for the rate,
-STINT = 50  # of them between readings
+STINT = 50  # of them between readings, or half an epoch where it has more
 TRIAL = 100  # steps of a trial
 SHARE = 0.5  # of the budget that trials may take at most; without room for them the rate is UNTRIED
 LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of it is left (measured)
-READINGS = 50  # of a run, about
-EARLY = 4  # times as many epochs as lie between readings have been before: more readings at the beginning
+READINGS = 50  # of a run, at most, about
+EPOCHS = 4  # between readings at least, each of which costs as much as half an epoch; fewer at the beginning:
+EARLY = 2  # times as many epochs as lie between readings have been before
 TIMED = 5  # steps, to know how many the seconds allow
 RETREAT = 0.25  # times the rate after a failure
 FAILURES = 6  # that are forgiven
@@ -122,14 +123,15 @@ class RunningAdamVPro:
         epochs = (self._batches(TRIAL_SEED + epoch * self.per_epoch) for epoch in itertools.count())
         batches = itertools.islice(itertools.chain.from_iterable(epochs), TRIAL)
         self._scores[k] = self._trial(steps, batches, lambda done: cosine(trial_rate(k), done / TRIAL, done))
-        after = self._read(steps.theta()) if self._scores[k] < best else None
-        self.steps = self.steps if after is None else steps
-        return self._tried(after, trial_rate(k))
+        if not self._scores[k] < best:
+            return self._tried(None, trial_rate(k))
+        self.steps = steps
+        return self._tried(self._read(steps.theta()) if self.per_epoch <= 2 * TRIAL else None, trial_rate(k))
 
     def _first_steps(self) -> StepReport:
         """Towards where trials tell what rate is good for a long run: at the very beginning one far too large is best."""
         steps = self.steps
-        batches = itertools.islice(self._batches(TRIAL_SEED + steps.count), STINT)
+        batches = itertools.islice(self._batches(TRIAL_SEED + steps.count), max(STINT, self.per_epoch // 2))
         score = self._trial(steps, batches, lambda done: cosine(FIRST, 0.0, done))
         after = self._read(steps.mean) if math.isfinite(score) else None
         report = self._tried(after, FIRST)
@@ -225,7 +227,7 @@ class RunningAdamVPro:
 
     def _run_epochs(self, rate: float) -> bool:
         """Steps on all batches of as many epochs as lie between readings; whether all of them were finite."""
-        most = min(self.pace.total / self.next_passes / READINGS, self.epoch / EARLY)
+        most = min(max(self.pace.total / self.next_passes / READINGS, EPOCHS), self.epoch / EARLY)
         for _ in range(max(1, int(most))):
             if self.is_over:
                 break
