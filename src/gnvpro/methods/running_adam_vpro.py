@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -147,15 +148,23 @@ class RunningAdamVPro:
         return StepReport(better, radius=rate, solver=self._kind)
 
     def _affords_trials(self) -> bool:
-        """Whether all of them together would be a small share of the budget; where it is of seconds, a few steps are timed."""
+        """Whether all of them together would be a small share of the budget."""
         if math.isfinite(self.budget.seconds):
-            steps = self._set_out()
-            for batch in itertools.islice(self._batches(TRIAL_SEED), TIMED):
-                steps.step(batch, 0.0)
             self.pace.look()
+            self.pace.left = min(self.budget.passes_left, self._passes_in_seconds())
         passes = (TRIALS * TRIAL + FIRST_STEPS) * 2 * self.batch_size / self.n_samples
         total = self.pace.total
         return passes <= SHARE * total and total - passes >= self.next_passes
+
+    def _passes_in_seconds(self) -> float:
+        """How many fit into the seconds, by the median of a few steps."""
+        steps, times = self._set_out(), [self.budget.clock()]
+        for batch in itertools.islice(self._batches(TRIAL_SEED), TIMED):
+            steps.step(batch, 0.0)
+            times.append(self.budget.clock())
+        each = statistics.median(after - before for before, after in itertools.pairwise(times))
+        count = -self.problem.processes.largest(-self.budget.seconds_left / max(each, 1e-12))
+        return count * 2 * self.batch_size / self.n_samples
 
     def _trial(self, steps: BatchSteps, batches: Iterable[RandomBatch], rate: Callable[[int], float]) -> float:
         """The score of a short run; it is infinite where a loss is no number."""
