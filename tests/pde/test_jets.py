@@ -10,6 +10,7 @@ import gnvpro
 from gnvpro import pde
 from gnvpro.pde.activations import derivatives_of
 from gnvpro.pde.autodiff import AutodiffCarrier
+from gnvpro.pde.beside import FunctionsLayer
 from gnvpro.pde.carry import ChainCarrier, carrier_for
 from gnvpro.pde.jets import Channels, Laplacian, partitions
 
@@ -197,3 +198,30 @@ def test_partitions_are_counted_by_the_numbers_of_bell(size: int, count: int) ->
 
 def test_the_laplacian_alone_needs_no_single_second_derivative() -> None:
     assert len(Channels.closed([Laplacian((0, 1, 2, 3, 4))])) == 7
+
+
+def test_jets_of_fixed_functions_are_those_of_the_points_and_derivatives_asked_for() -> None:
+    """They are made once for the same points, and made again for others."""
+    made = []
+
+    def cubes(x: torch.Tensor) -> torch.Tensor:
+        made.append(len(x))
+        return x[:, :1] ** 3
+
+    layer = FunctionsLayer(pde.Functions(cubes))
+    points = torch.rand(5, 2, dtype=torch.float64)
+    for where, wanted in (
+        (points, (0,)),
+        (points.clone(), (0,)),
+        (points + 1, (0,)),
+        (points, (0, 0)),
+        (points[:3], (0,)),
+    ):
+        channels = Channels.closed([wanted])
+        jet = layer.run(channels.of_inputs(where), {}, channels).jet
+        x = where[:, :1]
+        torch.testing.assert_close(jet[channels.index(())], x**3)
+        torch.testing.assert_close(jet[channels.index(wanted)], 3 * x**2 if wanted == (0,) else 6 * x)
+    before = len(made)
+    layer.run(channels.of_inputs(points[:3]), {}, channels)
+    assert len(made) == before

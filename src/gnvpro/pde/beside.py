@@ -9,7 +9,7 @@ function is r^(2/3) cos(2/3 angle), which no smooth network comes close to.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from gnvpro.pde.autodiff import AutodiffCarrier
 from gnvpro.pde.jets import Channels
 from gnvpro.pde.layers import Collect, Layer, LayerPass, Params
+
+MAX_KNOWN = 8  # sets of points whose jets are kept
 
 
 class Functions(nn.Module):
@@ -57,10 +59,18 @@ class FunctionsLayer:
 
     module: Functions
     names: tuple[str, ...] = ()
+    known: list[tuple[Tensor, Channels, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> FunctionsPass:
-        """By automatic differentiation, without parameters."""
-        return FunctionsPass(AutodiffCarrier(self.module, ()).run({}, X[0], channels).jet, X)
+        """By automatic differentiation, without parameters: once for the points of a system, which come again in every pass."""
+        points = X[0]
+        for before, derivatives, jet in self.known:
+            if derivatives == channels and torch.equal(before, points):
+                return FunctionsPass(jet, X)
+        jet = AutodiffCarrier(self.module, ()).run({}, points, channels).jet
+        self.known.append((points.clone(), channels, jet))
+        del self.known[:-MAX_KNOWN]
+        return FunctionsPass(jet, X)
 
 
 @dataclass(frozen=True)
