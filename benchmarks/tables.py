@@ -111,7 +111,7 @@ def measure(table: TableSet, seed: int, only: str, tune: bool) -> dict[str, dict
     found = {}
     makers = (classifiers if table.classification else regressors)(seed, len(Xa))
     for name, make in makers.items():
-        if only and name not in only:
+        if only and name not in only.split(","):
             continue
         model = tuned(name, make()) if tune else make()
         begun = time.process_time()
@@ -180,7 +180,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     tables = [
-        t for t in (CHOOSE if options.half == "choose" else CONFIRM) if not options.sets or t.name in options.sets
+        t
+        for t in (CHOOSE if options.half == "choose" else CONFIRM)
+        if not options.sets or t.name in options.sets.split(",")
     ]
     results = []
     for table in tables:

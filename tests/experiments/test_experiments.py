@@ -326,3 +326,18 @@ def test_columns_are_scaled_by_the_training_set_alone() -> None:
     assert torch.allclose(scaled.train[0].mean(0), torch.zeros_like(train[0]), atol=1e-12)
     assert torch.allclose(scaled.train[0].std(0), torch.ones_like(train[0]))
     assert torch.allclose(scaled.test[0] * train.std(0) + train.mean(0), test)
+
+
+def test_indian_pines_are_scaled_band_by_band_unless_the_paper_is_asked_for(small) -> None:
+    jobs = {paper: running.plan(Order("indian-pines", ["gnvpro"], paper=paper))[0] for paper in (False, True)}
+    raw, ours, stated = (
+        LOADERS["indian-pines"](0, None),
+        *(running.load(jobs[paper], None) for paper in (False, True)),
+    )
+    assert torch.equal(stated.split.train[0], raw.split.train[0])
+    assert torch.allclose(ours.split.train[0].std(0), torch.ones(20, dtype=torch.float64))
+    kinds = [
+        type(EXPERIMENTS["indian-pines"].network(20, jobs[paper].settings.methods["gnvpro"].depth)[0]).__name__
+        for paper in (False, True)
+    ]
+    assert kinds == ["Linear", "NeuralODE"]

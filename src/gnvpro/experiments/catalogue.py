@@ -101,9 +101,9 @@ def dcr_network(n_inputs: int, depth: int | None) -> nn.Module:
 
 
 def indian_pines_network(n_inputs: int, depth: int | None) -> nn.Module:
-    """16 classes: a Neural ODE of width 32, or without a depth one layer of 64 tanh units."""
+    """16 classes: a Neural ODE of width 32, or without a depth one layer of 128 tanh units."""
     if depth is None:
-        return MLP(n_inputs, [64], n_outputs=len(indian_pines.CLASSES), dtype=torch.float64)
+        return MLP(n_inputs, [128], n_outputs=len(indian_pines.CLASSES), dtype=torch.float64)
     return neural_ode(32, len(indian_pines.CLASSES), n_inputs, depth)
 
 
@@ -142,17 +142,22 @@ ELLIPSE = Settings(_ELLIPSE, 1e-6, 1e-8)
 PEAKS = Settings({"gnvpro": Training(GNvpro(), 200.0)}, 5e-6, 1e-8)
 
 
-def indian_pines_settings(max_rank: int) -> Settings:
-    """Three levels, the best model by validation kept."""
+def indian_pines_settings(work: float, max_rank: int, depth: int | None = None, levels: int = 1) -> Settings:
+    """The best model by validation kept; ADAM on the deepest network alone."""
     methods = (GNvpro(solver=Auto(max_rank)), GaussNewton(solver=Krylov(50)), LBFGSvpro())
-    trainings = {method.name: Training(method, 1500.0, depth=4, levels=3, keep="best") for method in methods}
-    adam = Training(Adam(batch_size=32), 3000.0, depth=16, keep="best")
-    return Settings({**trainings, "adam": adam}, 1e-3, 1e-3, time_penalty=True)
+    trainings = {method.name: Training(method, work, depth, levels, keep="best") for method in methods}
+    deepest = None if depth is None else depth * 2 ** (levels - 1)
+    adam = Training(Adam(batch_size=32), 2 * work, deepest, keep="best")
+    return Settings({**trainings, "adam": adam}, 1e-3, 1e-3, time_penalty=depth is not None)
 
 
-INDIAN_PINES_PAPER = indian_pines_settings(50)
-# Too many weights for a matrix, so `auto` means quasi-Newton steps between Krylov spaces, which may then be smaller.
-INDIAN_PINES = indian_pines_settings(30)
+INDIAN_PINES_PAPER = indian_pines_settings(1500.0, 50, depth=4, levels=3)
+# Each band scaled: spectra scaled alone leave bands that hardly vary, though they tell crops apart. Then one layer is enough.
+# Width and penalties had the best validation accuracy of four pairs on seed 1. Too many weights for a matrix, so `auto` means
+# quasi-Newton steps between Krylov spaces, which may then be smaller.
+INDIAN_PINES = dataclasses.replace(
+    indian_pines_settings(200.0, 30), theta_penalty=2e-3, head_penalty=5e-4, scale_columns=True
+)
 
 _PARTS = Batches(10_000, iterations=3, sweeps=2)
 # A small Krylov space and many quasi-Newton steps on each batch, as long as the budget lasts.
@@ -214,7 +219,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "indian-pines",
             "Indian Pines hyperspectral image",
-            "a spectrum -> 16 crops, Neural ODE of width 32, multinomial loss",
+            "a spectrum -> 16 crops, one layer of tanh units (the paper: Neural ODE of width 32), multinomial loss",
             load_indian_pines,
             indian_pines_network,
             "multinomial",

@@ -230,6 +230,9 @@ class Run:
     def _conclude_search(self) -> None:
         """Judge the last round too, and keep the model with the highest evidence."""
         search, problem = self.search, self.problem
+        if search is not None and search.ended and search.best is not None:
+            self.chosen = search.best.chosen  # gone back to, and judged before
+            return
         if search is None or self.meter.work + self._judgement_passes > self._limit():
             return
         last = judged(problem, problem.theta(), problem.W(), None)
