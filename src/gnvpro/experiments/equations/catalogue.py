@@ -110,7 +110,7 @@ EQUATIONS: dict[str, EquationProblem] = {
         EquationProblem(
             "allen-cahn",
             "Allen-Cahn, 1 dimension",
-            "tanh 20-20-20 on a periodic layer, 1000 + 200 points",
+            "tanh 20-20-20 on a periodic layer, beside the kink of its start, 1000 + 200 points",
             allen_cahn,
             120.0,
             "5.4e-5 (jaxpi), 2.2e-5 (PirateNet), GPU",
