@@ -106,6 +106,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--ours", action="store_true", help="without ADAM")
+    parser.add_argument("--rates", type=float, nargs="+", help="of ADAM; some are tried by default")
+    parser.add_argument("--batches", type=int, nargs="+", help="samples per batch of ADAM")
     given = parser.parse_args()
     torch.set_num_threads(1)
     time.perf_counter = time.process_time  # `seconds` of train
@@ -119,8 +121,10 @@ def main() -> None:
         ]
         print(f"\nn = {n}, seed {seed}: {result.status.name}, {result.work:.0f} WU; iterations: {', '.join(steps)}\n")
         if not given.ours:
-            for rate, batch in itertools.product(RATES[given.large], BATCHES[given.large]):
-                curves[f"ADAM {rate:g}, {batch}"] = adam(bench, rate, batch, given.seconds, seed)
+            rates, batches = given.rates or RATES[given.large], given.batches or BATCHES[given.large]
+            for rate, batch in itertools.product(rates, batches):
+                curves[f"ADAM {rate:g}, {batch}"] = curve = adam(bench, rate, batch, given.seconds, seed)
+                print(f"ADAM {rate:g}, {batch}: {curve.errors[-1]:.4f}", flush=True)
         show(curves, given.seconds)
 
 
