@@ -131,7 +131,8 @@ CDR_PAPER = surrogate(600.0, dense=Dense(scaling=0.75))
 # Deep from the start: at depth 2 the ODE is not resolved, and prolongation would change the map that was learnt.
 # Inputs of about 0.018 leave tanh in its linear part: spread 0.1 uses it, and ADAM needs it to move at all.
 CDR = dataclasses.replace(surrogate(600.0, depth=8, levels=1), input_spread=0.1)
-DCR = surrogate(1200.0)
+DCR_PAPER = surrogate(1200.0)
+DCR = surrogate(1200.0, depth=8, levels=1)  # as for CDR
 
 _ELLIPSE = {
     "gnvpro": Training(GNvpro(solver=Auto(10, 1e-3)), 500.0, iterations=50),
@@ -213,7 +214,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             load_dcr,
             dcr_network,
             "least_squares",
-            DCR,
+            DCR_PAPER,
             DCR,
         ),
         Experiment(
