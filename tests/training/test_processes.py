@@ -57,6 +57,10 @@ METHODS = {
     "adam-vpro": {"method": gnvpro.AdamVPro(lr=1e-2, batch_size=16)},
 }
 SOFT: dict[str, Any] = {"theta_penalty": 1e-3, "head_penalty": 1e-3}
+SOFTER: dict[str, Any] = {
+    "theta_penalty": 1e-2,
+    "head_penalty": 1e-2,
+}  # with SOFT rounding errors grow to 1.5e-12 there
 # directions of no gradient are told apart by DISTINCT: rounding errors grow by 1 / DISTINCT
 DIGITS = {"adam-vpro": 1e-10}
 CASES = {
@@ -90,10 +94,10 @@ CASES = {
     "weights": Case(settings={**SOFT, "solver": "krylov"}, weighted=True),
     "weights, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, weighted=True),
     "batches": Case(
-        "multinomial", {**SOFT, "method": gnvpro.GNvpro(batches=gnvpro.Batches(40, iterations=1))}, 3, iterations=3
+        "multinomial", {**SOFTER, "method": gnvpro.GNvpro(batches=gnvpro.Batches(40, iterations=1))}, 3, iterations=3
     ),
     "streamed, krylov": Case(settings={**SOFT, **METHODS["krylov"]}, streamed=True),
-    "streamed, dense": Case("multinomial", {**SOFT, **METHODS["dense"]}, 3, streamed=True),
+    "streamed, dense": Case("multinomial", {**SOFTER, **METHODS["dense"]}, 3, streamed=True),
     "streamed, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, streamed=True),
     "streamed, batches of two": Case(  # some of which have no sample of one of the processes
         "multinomial", {**SOFT, "method": gnvpro.Adam(lr=1e-2, batch_size=2)}, 3, streamed=True
