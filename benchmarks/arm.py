@@ -6,7 +6,7 @@
 ADAM is a plain loop on all parameters with a learning rate that falls to zero along a cosine that ends with the seconds. It is
 run for every learning rate and batch size below. At each reading its head is eliminated over all samples; neither that nor the
 reading counts in its seconds. gnvpro is `gnvpro.train(model, X, Y, loss="least_squares", validation=..., seconds=...)`, and
-everything counts, the validation too. The clock of both is the processor's: that of the wall is shared with others.
+everything counts, the validation too. Seconds of both are the processor's, since others may use the machine.
 
 The error is the relative RMSE on 5000 other samples. The second table has the seconds to each error: of ADAM those of the
 fastest of all its settings there. Goal: half of them.

@@ -138,7 +138,7 @@ class Loop:
         self.epoch += 1
 
     def read(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], eliminate: bool) -> dict[str, float]:
-        """Accuracies as it stands and with the head eliminated; training goes on as if there had been no reading."""
+        """Accuracies with the head of the loop and with the head eliminated; reading them changes nothing in the training."""
         model = copy.deepcopy(self.model)
         reading = {"epoch": self.epoch, "seconds": self.seconds, "own": accuracy(model, test)}
         if eliminate:

@@ -170,7 +170,7 @@ class Race:
 
     @property
     def bound(self) -> Bound | None:
-        """For the next batch: that of exact steps, None while there were none."""
+        """The bound of exact steps, with which the next batch begins; None while there were none."""
         return self.current.bound if self.name == "exact" else self.kinds["exact"].bound
 
     @property

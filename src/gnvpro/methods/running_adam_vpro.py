@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import WarmStart, append_bias_column
-from gnvpro.linalg.columns import matmul_small
 from gnvpro.methods.batch_steps import BatchSteps
 from gnvpro.methods.pace import Pace
 from gnvpro.methods.protocol import Budget, Start, State
@@ -21,7 +20,6 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
-from gnvpro.problem.penalties import ridge
 from gnvpro.stochastic.batch_head import BatchHead
 from gnvpro.stochastic.learning_rate import (
     FIRST,
@@ -268,18 +266,11 @@ class RunningAdamVPro:
                 W = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, WarmStart(near)).W
             else:
                 W = ROUGH.fit(Z, problem.misfit, problem.head_penalty, ROUGH.first(near)).W
-        return self._evaluate(theta, W, Z)
+        return Model.of(self.problem, theta, W, Z)
 
     def _features(self, theta: Tensor) -> Tensor:
         network = self.problem.network
         return append_bias_column(network.features(theta, self.problem.inputs, self.problem.passes), network.bias)
-
-    def _evaluate(self, theta: Tensor, W: Tensor, Z: Tensor) -> Model:
-        problem = self.problem
-        outputs = matmul_small(Z, W.T)
-        misfit = problem.misfit.value(outputs)
-        value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
-        return Model(theta, W, outputs, value, misfit)
 
     # -- checkpoints
 
@@ -303,8 +294,8 @@ class RunningAdamVPro:
         self.rate, self._scores = state["rate"], dict(state["scores"])
         self.pace = Pace(self.budget, self.problem.processes, state["pace"])
         theta, first = state["x"], state["first_x"]
-        self.point = self._evaluate(theta, state["W"], self._features(theta))
-        evaluated = self._evaluate(first, state["first_W"], self._features(first))
+        self.point = Model.of(self.problem, theta, state["W"], self._features(theta))
+        evaluated = Model.of(self.problem, first, state["first_W"], self._features(first))
         self.first = Model(first, evaluated.W, evaluated.outputs, state["first_value"], evaluated.misfit)
         self.steps = self._set_out()
         self.steps.resume(state["steps"])

@@ -108,6 +108,14 @@ class Model:
     value: float
     misfit: float
 
+    @staticmethod
+    def of(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor) -> Model:
+        """The objective over all samples, from their features."""
+        outputs = matmul_small(Z, W.T)
+        misfit = problem.misfit.value(outputs)
+        value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
+        return Model(theta, W, outputs, value, misfit)
+
 
 class RunningStochastic:
     """Stochastic gradients of the full objective in theta and W."""
@@ -170,10 +178,7 @@ class RunningStochastic:
         network = problem.network
         theta, W = self._theta.to(torch.float64, copy=True), self._W.to(torch.float64, copy=True)
         features = network.features(theta, problem.inputs, problem.passes)
-        outputs = matmul_small(append_bias_column(features, network.bias), W.T)
-        misfit = problem.misfit.value(outputs)
-        value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
-        return Model(theta, W, outputs, value, misfit)
+        return Model.of(problem, theta, W, append_bias_column(features, network.bias))
 
     def state(self) -> State:
         """The parameters, the optimiser's state and the epoch, from which the order of the next one follows."""

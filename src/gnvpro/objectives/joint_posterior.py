@@ -6,7 +6,7 @@ With the joint Gauss-Newton matrix H of (theta, W) (see `gnvpro.objectives.evide
     spread  =  g' (n H)^-1 g  =  [ z' (D + a2)^-1 z  +  |L^-1 (J' w - T' (D + a2)^-1 z)|^2 ] / n,          S = L L'
 
 The first term comes from the head (`gnvpro.objectives.posterior`), the second from theta, with the head following. For least
-squares D is the same for every target. For the multinomial loss it is that of all outputs together, and what counts is an
+squares D is the same for every target. For the multinomial loss D is of all outputs together, and what counts is an
 output's distance from their mean: a common shift changes no probability, and nothing but the prior holds it.
 
 Legend: J -> Jacobian of the features, w -> row of the head, T, D -> coupling and head_values, v -> noise, L -> factor.
