@@ -7,6 +7,8 @@
 # %%
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
@@ -50,4 +52,5 @@ else:
         axis.imshow(X_test[i].reshape(8, 8), cmap="gray_r")
         axis.set_title(f"{y_test[i]}?\n{model.predict(X_test[i : i + 1])[0]} ({sure[i]:.0%})", fontsize=9)
         axis.axis("off")
-    figure.savefig("digits.png", dpi=120)
+    Path("runs").mkdir(exist_ok=True)
+    figure.savefig("runs/digits.png", dpi=120)

@@ -4,6 +4,9 @@ The file here is small, so that the example is quick; nothing below would change
 """
 
 # %%
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
@@ -14,10 +17,10 @@ import gnvpro
 SAMPLES, INPUTS = 4000, 6
 
 
-def write_files() -> None:
+def write_files(folder: Path) -> None:
     """Piece by piece, as a simulator would."""
-    inputs = np.lib.format.open_memmap("inputs.npy", "w+", "float32", (SAMPLES, INPUTS))
-    targets = np.lib.format.open_memmap("targets.npy", "w+", "float32", (SAMPLES, 2))
+    inputs = np.lib.format.open_memmap(folder / "inputs.npy", "w+", "float32", (SAMPLES, INPUTS))
+    targets = np.lib.format.open_memmap(folder / "targets.npy", "w+", "float32", (SAMPLES, 2))
     draw = np.random.default_rng(0)
     for start in range(0, SAMPLES, 1000):
         x = draw.uniform(-1, 1, (1000, INPUTS))
@@ -30,8 +33,9 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(INPUTS, 12), nn.Tanh(), nn.Linear(12, 2)).double()
 
 
-write_files()
-inputs, targets = (np.load(f"{name}.npy", mmap_mode="r") for name in ("inputs", "targets"))
+folder = tempfile.TemporaryDirectory()
+write_files(Path(folder.name))
+inputs, targets = (np.load(f"{folder.name}/{name}.npy", mmap_mode="r") for name in ("inputs", "targets"))
 options = {"loss": "least_squares", "theta_penalty": 1e-6, "head_penalty": 1e-6}
 options |= {"solver": gnvpro.Krylov(max_rank=5), "iterations": 4}
 

@@ -7,6 +7,8 @@
 # %%
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -71,4 +73,5 @@ else:
         axis.imshow(image)
         axis.set_title(title)
         axis.axis("off")
-    figure.savefig("segmentation.png", dpi=120)
+    Path("runs").mkdir(exist_ok=True)
+    figure.savefig("runs/segmentation.png", dpi=120)

@@ -34,13 +34,14 @@ NOTEBOOKS = sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb"))
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where blocks write their files
+    monkeypatch.chdir(tmp_path)
     path = DOCS / f"{page}.md"
     blocks = python_blocks(path.read_text())
     assert blocks
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(path), "exec", dont_inherit=True), names)
+    assert not list(tmp_path.iterdir())  # blocks are run from the checkout, too
 
 
 def notebook_tools() -> ModuleType:
