@@ -27,7 +27,7 @@ def test_example_runs_and_its_claims_hold(example: Path, tmp_path: Path) -> None
         pytest.skip(f"{module} is not installed: it is the extra {extra}")
     done = run(example, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}  # what git ignores: examples are run from the checkout
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}  # which git ignores
 
 
 def test_an_example_whose_claim_fails_is_noticed(tmp_path: Path) -> None:
