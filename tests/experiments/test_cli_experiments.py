@@ -46,7 +46,6 @@ def test_run_writes_the_runs_and_shows_the_table(tmp_path):
         (["ellips"], "did you mean 'ellipse'?"),
         (["cdr", "--method", "adm"], "did you mean 'adam'?"),
         (["cdr", "--work", 2], "give at least 6"),
-        (["cdr", "--solver", "dense", "--work", 10], "give at least 11"),  # 8 features
     ],
 )
 def test_errors_are_said_in_one_line(words, message, tmp_path):

@@ -36,6 +36,7 @@ from gnvpro.training.listeners import CSVFile
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 PREDICTIONS, CARD, CHECKPOINT = "predictions.npz", "model.md", "checkpoint.pt"
 BUDGETS = ("work", "seconds")  # a run that is resumed may have more of
+LEAST_WORK = 6.0  # forward pass and gradient, one product with the curvature, a trial and its gradient
 OVERRIDES = ("theta_penalty", "head_penalty", "learning_rate", "max_rank")
 
 
@@ -123,7 +124,7 @@ def plan(order: Order) -> list[Job]:
         check_count("seed", seed, 0)
         for method in methods:
             training = settings.methods[method]
-            least = experiment.least_work(training)
+            least = LEAST_WORK * training.levels
             if order.work is not None and order.work < least:
                 raise ValueError(
                     f"work={order.work:g} is less than one iteration of {method} needs at each level; "

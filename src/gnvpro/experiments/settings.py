@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 import gnvpro
@@ -126,20 +125,6 @@ class Experiment:
     snapshots: bool = False  # whether features are kept on the way
     study: Callable[[nn.Module, Loaded, Settings, int], dict[str, np.ndarray]] | None = None
     solver: str = "auto"  # of GNvpro in the recommended settings
-
-    @property
-    def head(self) -> nn.Linear:
-        """The last layer, of which only the size can be asked."""
-        with torch.device("meta"):
-            *_, head = self.network(1, None).modules()
-        assert isinstance(head, nn.Linear)
-        return head
-
-    def least_work(self, training: Training) -> float:
-        """Work units of a start and one iteration, at each level."""
-        head = self.head
-        sizes = head.in_features, head.out_features, self.loss == "least_squares"
-        return training.levels * training.method.least_work(*sizes)
 
     def settings(self, paper: bool) -> Settings:
         """The paper's settings or ours."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gnvpro.arguments import check_choice
 from gnvpro.methods.auto import Auto
-from gnvpro.methods.protocol import Batches, Budget, Method, Running, Solver, Start, State, check_batches
+from gnvpro.methods.protocol import BatchedMethod, Budget, Running, Solver, Start, State
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov
 from gnvpro.methods.steps import Steps
 from gnvpro.objectives.full import FullPoint
@@ -36,7 +36,7 @@ def why_no_products(method: str, problem: Problem) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GNvpro(Method):
+class GNvpro(BatchedMethod):
     """Gauss-Newton steps on the reduced objective, the head eliminated at every point.
 
     Args:
@@ -49,17 +49,11 @@ class GNvpro(Method):
     """
 
     solver: str | Solver = "auto"
-    batches: Batches | None = None
     name: ClassVar[str] = "gnvpro"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_batches("GNvpro", self.batches)
         object.__setattr__(self, "solver", as_solver(self.solver))
-
-    def parts(self) -> Batches | None:
-        """The batches."""
-        return self.batches
 
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""
@@ -76,15 +70,9 @@ class GNvpro(Method):
         trouble = solver.why_not(problem)
         return trouble and f"solver={solver.name!r} cannot be used: {trouble}; use solver='krylov' or 'auto'"
 
-    def least_work(self, n_features: int, n_targets: int, squares: bool) -> float:
-        """Work units of a start and one iteration, at least."""
-        if isinstance(self.solver, Dense):
-            return 1.0 + self.solver.step_passes(n_features, n_targets, squares)
-        return super().least_work(n_features, n_targets, squares)
-
 
 @dataclass(frozen=True, kw_only=True)
-class GaussNewton(Method):
+class GaussNewton(BatchedMethod):
     """Gauss-Newton steps on the full objective: theta and W together, from the eliminated head.
 
     Args:
@@ -94,12 +82,10 @@ class GaussNewton(Method):
     """
 
     solver: str | Krylov = "krylov"
-    batches: Batches | None = None
     name: ClassVar[str] = "gauss-newton"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_batches("GaussNewton", self.batches)
         solver = Krylov() if self.solver == "krylov" else self.solver
         if type(solver) is not Krylov:
             raise ValueError(
@@ -107,10 +93,6 @@ class GaussNewton(Method):
                 "leave solver out, or give gnvpro.Krylov(...)"
             )
         object.__setattr__(self, "solver", solver)
-
-    def parts(self) -> Batches | None:
-        """The batches."""
-        return self.batches
 
     def why_not(self, problem: Problem) -> str | None:
         """Why products with the Jacobian cannot be had."""

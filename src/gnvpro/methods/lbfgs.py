@@ -21,13 +21,11 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.methods.protocol import (
-    Batches,
+    BatchedMethod,
     Budget,
-    Method,
     Running,
     Start,
     State,
-    check_batches,
     detached_copy,
     first_point,
     point_state,
@@ -65,7 +63,7 @@ def evaluated(point: ReducedPoint) -> Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LBFGSvpro(Method):
+class LBFGSvpro(BatchedMethod):
     """L-BFGS with a strong-Wolfe line search on the reduced objective.
 
     Args:
@@ -75,17 +73,11 @@ class LBFGSvpro(Method):
     """
 
     history_size: int = 20
-    batches: Batches | None = None
     name: ClassVar[str] = "lbfgs-vpro"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_batches("LBFGSvpro", self.batches)
         check_count("LBFGSvpro: history_size", self.history_size, 1)
-
-    def parts(self) -> Batches | None:
-        """The batches."""
-        return self.batches
 
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""

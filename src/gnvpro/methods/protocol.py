@@ -155,12 +155,6 @@ class Batches:
             check_count("Batches: sweeps", self.sweeps, 1)
 
 
-def check_batches(name: str, batches: object) -> None:
-    """None, or batches."""
-    if batches is not None and not isinstance(batches, Batches):
-        raise TypeError(f"{name}: batches must be an object such as gnvpro.Batches(10_000), got {batches!r}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     """A way to train; subclass it, as a frozen dataclass, for a way of your own.
@@ -215,12 +209,22 @@ class Method(ABC):
         """
         return math.inf if by_seconds or self.parts() is None else USUAL_WORK
 
-    def least_work(self, n_features: int, n_targets: int, squares: bool) -> float:
-        """Work units of a start and one iteration, at least, for a head of this size, for least squares or not.
 
-        That is a forward pass and the gradient, one product with the curvature, a trial and its gradient.
-        """
-        return 6.0
+@dataclass(frozen=True, kw_only=True)
+class BatchedMethod(Method):
+    """A method that may train on parts of the training set in turn."""
+
+    batches: Batches | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batches is not None and not isinstance(self.batches, Batches):
+            kind = type(self).__name__
+            raise TypeError(f"{kind}: batches must be an object such as gnvpro.Batches(10_000), got {self.batches!r}")
+
+    def parts(self) -> Batches | None:
+        """The batches."""
+        return self.batches
 
 
 class Solver(Protocol):
