@@ -9,33 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.network.derivatives.protocol import FeatureLinearization
-from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.objectives.reduced import EvaluatedPoint, Objective, ReducedPoint
 from gnvpro.problem.penalties import ridge
-
-if TYPE_CHECKING:
-    from gnvpro.objectives.problem import Problem
 
 
 @dataclass(frozen=True)
-class FullPoint:
+class FullPoint(EvaluatedPoint):
     """The full objective at one theta and W."""
 
-    problem: Problem
-    x: Tensor
     theta: Tensor
     W: Tensor
-    linearization: FeatureLinearization
-    Z: Tensor
 
     @cached_property
     def outputs(self) -> Tensor:
@@ -57,25 +46,12 @@ class FullPoint:
     def _W(self) -> Tensor:
         return self.W[:, : self.problem.network.n_features]
 
-    @cached_property
-    def _gradient(self) -> Once[Tensor]:
-        def make() -> Tensor:
-            problem = self.problem
-            G = problem.misfit.gradient(self.outputs)
-            d_theta = self.linearization.vjp(matmul_small(G, self._W)) + problem.theta_penalty.hessian_mv(self.theta)
-            d_W = problem.misfit.over.inner(G, self.Z) + problem.head_penalty * self.W
-            return torch.cat([d_theta, d_W.reshape(-1)])
-
-        return Once(make)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the gradient has been computed."""
-        return self._gradient.made
-
-    def gradient(self) -> Tensor:
-        """Its gradient in (theta, W): one backward pass, the first time."""
-        return self._gradient()
+    def _make_gradient(self) -> Tensor:
+        problem = self.problem
+        G = problem.misfit.gradient(self.outputs)
+        d_theta = self.linearization.vjp(matmul_small(G, self._W)) + problem.theta_penalty.hessian_mv(self.theta)
+        d_W = problem.misfit.over.inner(G, self.Z) + problem.head_penalty * self.W
+        return torch.cat([d_theta, d_W.reshape(-1)])
 
     def curvature(self) -> LinearOperator:
         """The complete joint Gauss-Newton matrix, the coupling of theta and W included: two passes per product."""
@@ -101,21 +77,9 @@ class FullPoint:
 
         return LinearOperator(tuple(self.x.shape), tuple(self.outputs.shape), mv, rmv)
 
-    def free(self) -> None:
-        """Free what the forward pass left."""
-        self.linearization.free()
 
-
-@dataclass(frozen=True)
-class FullObjective:
+class FullObjective(Objective):
     """Phi: theta and W are both variables."""
-
-    problem: Problem
-
-    @property
-    def epsilon(self) -> float:
-        """Relative rounding error."""
-        return self.problem.epsilon
 
     def join(self, theta: Tensor, W: Tensor) -> Tensor:
         """x = (theta, vec W)."""
@@ -129,9 +93,9 @@ class FullObjective:
         W = W.to(network.dtype).to(torch.float64)  # as the model stores it
         linearization = network.linearize(theta, problem.inputs, problem.passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, network.bias)
-        return FullPoint(problem, x, theta, W, linearization, Z)
+        return FullPoint(problem, x, linearization, Z, theta, W)
 
     def same_as(self, point: ReducedPoint) -> FullPoint:
         """The theta and W of a point of the reduced objective, which shares its forward pass."""
         x = self.join(point.theta, point.W)
-        return FullPoint(point.problem, x, point.theta, point.W, point.linearization, point.Z)
+        return FullPoint(point.problem, x, point.linearization, point.Z, point.theta, point.W)

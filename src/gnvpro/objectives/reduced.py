@@ -12,6 +12,7 @@ gradient (one backward pass) and products with the curvature (two passes each) a
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -32,13 +33,51 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReducedPoint:
-    """The reduced objective at one theta, with the head that is optimal there."""
+class Objective:
+    """Phi or Phi_red of a problem."""
+
+    problem: Problem
+
+    @property
+    def epsilon(self) -> float:
+        """Relative rounding error."""
+        return self.problem.epsilon
+
+
+@dataclass(frozen=True)
+class EvaluatedPoint(ABC):
+    """An objective at one x: its forward pass, and its gradient once it was asked for."""
 
     problem: Problem
     x: Tensor
     linearization: FeatureLinearization
     Z: Tensor
+
+    @cached_property
+    def _gradient(self) -> Once[Tensor]:
+        return Once(self._make_gradient)
+
+    @abstractmethod
+    def _make_gradient(self) -> Tensor: ...
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the gradient has been computed."""
+        return self._gradient.made
+
+    def gradient(self) -> Tensor:
+        """Its gradient in x: one backward pass, the first time."""
+        return self._gradient()
+
+    def free(self) -> None:
+        """Free what the forward pass left."""
+        self.linearization.free()
+
+
+@dataclass(frozen=True)
+class ReducedPoint(EvaluatedPoint):
+    """The reduced objective at one theta, with the head that is optimal there."""
+
     start: WarmStart | None  # where the elimination began
     fit: HeadFit | None  # None where the features are too large to be eliminated, or the head to be stored
 
@@ -97,22 +136,9 @@ class ReducedPoint:
         problem = self.problem
         return HeadSensitivity(self.Z, problem.network.n_features, problem.misfit, self._fit, problem.head_penalty)
 
-    @cached_property
-    def _gradient(self) -> Once[Tensor]:
-        def make() -> Tensor:
-            vjp = self.linearization.vjp(self.sensitivity.feature_gradient())
-            return vjp + self.problem.theta_penalty.hessian_mv(self.x)
-
-        return Once(make)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the gradient has been computed."""
-        return self._gradient.made
-
-    def gradient(self) -> Tensor:
-        """Its gradient: one backward pass, the first time."""
-        return self._gradient()
+    def _make_gradient(self) -> Tensor:
+        vjp = self.linearization.vjp(self.sensitivity.feature_gradient())
+        return vjp + self.problem.theta_penalty.hessian_mv(self.x)
 
     def curvature(self) -> LinearOperator:
         """Its Gauss-Newton matrix: two passes per product."""
@@ -128,21 +154,9 @@ class ReducedPoint:
         feature_jacobian = LinearOperator(*shapes, self.linearization.jvp, self.linearization.vjp)
         return self.sensitivity.output_jacobian @ feature_jacobian
 
-    def free(self) -> None:
-        """Free what the forward pass left."""
-        self.linearization.free()
 
-
-@dataclass(frozen=True)
-class ReducedObjective:
+class ReducedObjective(Objective):
     """Phi_red: the head is eliminated at every theta."""
-
-    problem: Problem
-
-    @property
-    def epsilon(self) -> float:
-        """Relative rounding error."""
-        return self.problem.epsilon
 
     def at(self, x: Tensor, near: ReducedPoint | None = None) -> ReducedPoint:
         """Evaluate at theta = x; the elimination may start from the head of a point near by."""
