@@ -10,12 +10,13 @@ import time
 
 from sklearn.svm import SVC
 
-from gnvpro.experiments.catalogue import EXPERIMENTS, scale_columns
+from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
 
 if __name__ == "__main__":
     for seed in range(5):
-        loaded = EXPERIMENTS["indian-pines"].load(seed, sys.argv[1] if len(sys.argv) > 1 else None)
-        split = scale_columns(loaded).split
+        experiment = EXPERIMENTS["indian-pines"]
+        loaded = experiment.load(seed, sys.argv[1] if len(sys.argv) > 1 else None)
+        split = scaled(loaded, experiment.recommended).split
         begun = time.process_time()
         model = SVC(C=100, gamma="scale").fit(*(part.numpy() for part in split.train))
         scores = [100 * model.score(x.numpy(), c.numpy()) for x, c in (split.validation, split.test)]

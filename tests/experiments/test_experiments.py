@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import gnvpro
 from gnvpro.data import cdr, data_directory
 from gnvpro.experiments import run as running
-from gnvpro.experiments.catalogue import EXPERIMENTS, scale_columns, spread
+from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
 from gnvpro.experiments.metrics import scores
 from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.settings import TITLES
@@ -85,8 +85,8 @@ def test_networks_have_the_weights_of_the_paper(name, n_inputs, depth, weights, 
 
 def test_inputs_are_spread_by_one_constant():
     loaded = LOADERS["cdr"](0, None)
-    scaled = spread(loaded, 0.1)
-    inputs, before = scaled.split.train[0], loaded.split.train[0]
+    inputs = scaled(loaded, EXPERIMENTS["cdr"].recommended).split.train[0]
+    before = loaded.split.train[0]
     assert inputs.mean() == pytest.approx(0, abs=1e-12)
     assert inputs.std() == pytest.approx(0.1)
     ratio = (inputs - inputs[0, 0]) / (before - before[0, 0])
@@ -311,10 +311,10 @@ def test_a_study_before_training_is_announced(small, monkeypatch, tmp_path):
 def test_columns_are_scaled_by_the_training_set_alone() -> None:
     loaded = EXPERIMENTS["cdr"].load(0, None)
     train, test = loaded.split.train[0], loaded.split.test[0]
-    scaled = scale_columns(loaded).split
-    assert torch.allclose(scaled.train[0].mean(0), torch.zeros_like(train[0]), atol=1e-12)
-    assert torch.allclose(scaled.train[0].std(0), torch.ones_like(train[0]))
-    assert torch.allclose(scaled.test[0] * train.std(0) + train.mean(0), test)
+    after = scaled(loaded, EXPERIMENTS["indian-pines"].recommended).split
+    assert torch.allclose(after.train[0].mean(0), torch.zeros_like(train[0]), atol=1e-12)
+    assert torch.allclose(after.train[0].std(0), torch.ones_like(train[0]))
+    assert torch.allclose(after.test[0] * train.std(0) + train.mean(0), test)
 
 
 def test_indian_pines_are_scaled_band_by_band_unless_the_paper_is_asked_for(small) -> None:

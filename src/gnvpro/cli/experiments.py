@@ -67,24 +67,10 @@ def run_experiment(
         from gnvpro.experiments.terminal import results_table
 
         order = Order(
-            name,
-            tuple(method or ()),
-            tuple(seed or (0,)),
-            work,
-            data_dir,
-            out,
-            paper,
-            resume,
-            overwrite,
-            solver,
-            theta_penalty,
-            head_penalty,
-            learning_rate,
-            max_rank,
-            seconds,
-        )
-        results = run(order, tell=typer.echo, progress=True)
-        results_table(results)
+            name, tuple(method or ()), tuple(seed or (0,)), work, data_dir, out, paper, resume, overwrite, solver,
+            theta_penalty, head_penalty, learning_rate, max_rank, seconds,
+        )  # fmt: skip
+        results_table(run(order, tell=typer.echo, progress=True))
         typer.echo(f"{out / name}; show it with: gnvpro report {out}")
 
 

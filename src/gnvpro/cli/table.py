@@ -40,6 +40,7 @@ def train_on_table(
         from gnvpro.tabular.run import TableOrder, train_table
 
         place = out or Path("runs") / data.stem
+        layers = tuple(hidden) if hidden else None
         order = TableOrder(
             data,
             tuple(target),
@@ -47,7 +48,7 @@ def train_on_table(
             place,
             tuple(drop or ()),
             drop_incomplete,
-            tuple(hidden) if hidden else None,
+            layers,
             work,
             test,
             seed,
@@ -77,10 +78,10 @@ def predict_on_table(
         table = predict_table(model, data)
         if out is None:
             table.to_csv(sys.stdout, index=False)
-        elif out.suffix.lower() in (".parquet", ".pq"):
+            return
+        if out.suffix.lower() in (".parquet", ".pq"):
             need("pyarrow", "parquet")
             table.to_parquet(out, index=False)
         else:
             table.to_csv(out, index=False)
-        if out is not None:
-            typer.echo(f"{len(table)} rows: {out}")
+        typer.echo(f"{len(table)} rows: {out}")

@@ -8,10 +8,12 @@ work as the others, as in the paper.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gnvpro.data import Split, cdr, cifar10, data_directory, dcr, ellipse, indian_pines, peaks
 from gnvpro.experiments.inner_accuracy import study
@@ -32,14 +34,9 @@ SHOWN_IMAGES = 400  # CIFAR-10 test images kept for the figure
 # -- the sets
 
 
-def load_ellipse(seed: int, data_dir: Path | None) -> Loaded:
-    """Drawn by the seed."""
-    return Loaded(ellipse.load(seed=seed), f"generated, seed {seed}")
-
-
-def load_peaks(seed: int, data_dir: Path | None) -> Loaded:
-    """Drawn by the seed."""
-    return Loaded(peaks.load(seed=seed), f"generated, seed {seed}")
+def drawn(load: Callable[..., Split]) -> Callable[[int, Path | None], Loaded]:
+    """A set that the seed draws."""
+    return lambda seed, data_dir: Loaded(load(seed=seed), f"generated, seed {seed}")
 
 
 def load_cdr(seed: int, data_dir: Path | None) -> Loaded:
@@ -88,16 +85,6 @@ def neural_ode(width: int, n_targets: int, n_inputs: int, depth: int | None) -> 
     """A Neural ODE to T = 4 and its head."""
     features = NeuralODE(n_inputs, width, depth or 2, 4.0, dtype=torch.float64)
     return nn.Sequential(features, nn.Linear(width, n_targets, dtype=torch.float64))
-
-
-def cdr_network(n_inputs: int, depth: int | None) -> nn.Module:
-    """Width 8, 72 targets."""
-    return neural_ode(8, cdr.N_TARGETS, n_inputs, depth)
-
-
-def dcr_network(n_inputs: int, depth: int | None) -> nn.Module:
-    """Width 16, 882 targets."""
-    return neural_ode(16, dcr.N_TARGETS, n_inputs, depth)
 
 
 def indian_pines_network(n_inputs: int, depth: int | None) -> nn.Module:
@@ -188,7 +175,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "ellipse",
             "Inside or outside an ellipse",
             "5000 points of the plane, a tanh network of 42 weights, logistic loss",
-            load_ellipse,
+            drawn(ellipse.load),
             ellipse_network,
             "logistic",
             ELLIPSE,
@@ -202,7 +189,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Convection-diffusion-reaction surrogate",
             "55 reaction coefficients -> 72 concentrations, Neural ODE of width 8, least squares",
             load_cdr,
-            cdr_network,
+            partial(neural_ode, 8, cdr.N_TARGETS),
             "least_squares",
             CDR_PAPER,
             CDR,
@@ -212,7 +199,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Direct current resistivity surrogate",
             "3 parameters of an ellipsoid -> 882 potential differences, Neural ODE of width 16, least squares",
             load_dcr,
-            dcr_network,
+            partial(neural_ode, 16, dcr.N_TARGETS),
             "least_squares",
             DCR_PAPER,
             DCR,
@@ -243,7 +230,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "peaks",
             "Peaks: how exact the inner solve must be",
             "five height bands of MATLAB's peaks, residual network of width 4, multinomial loss; appendix A",
-            load_peaks,
+            drawn(peaks.load),
             peaks_network,
             "multinomial",
             PEAKS,
@@ -257,26 +244,13 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def scaled(loaded: Loaded, settings: Settings) -> Loaded:
-    """Inputs as the settings want them."""
-    loaded = scale_columns(loaded) if settings.scale_columns else loaded
-    return loaded if settings.input_spread is None else spread(loaded, settings.input_spread)
-
-
-def spread(loaded: Loaded, target: float) -> Loaded:
-    """Inputs centred and scaled to a standard deviation, by one constant each taken from the training set."""
+    """Inputs as the settings want them, centred and scaled by what the training set says."""
     inputs = loaded.split.train[0]
-    return mapped(loaded, inputs.mean(), target / inputs.std())
-
-
-def scale_columns(loaded: Loaded) -> Loaded:
-    """Each input centred and scaled to standard deviation one, by the training set."""
-    inputs = loaded.split.train[0]
-    return mapped(loaded, inputs.mean(0), 1 / inputs.std(0))
-
-
-def mapped(loaded: Loaded, mean: Tensor, scale: Tensor) -> Loaded:
-    """(inputs - mean) scale, in all three sets."""
-    train, validation, test = (
-        ((x - mean) * scale, c) for x, c in (loaded.split.train, loaded.split.validation, loaded.split.test)
-    )
-    return Loaded(Split(train, validation, test), loaded.source, loaded.extras)
+    if settings.scale_columns:
+        mean, scale = inputs.mean(0), 1 / inputs.std(0)
+    elif settings.input_spread is not None:
+        mean, scale = inputs.mean(), settings.input_spread / inputs.std()
+    else:
+        return loaded
+    train, validation, test = (((x - mean) * scale, c) for x, c in (getattr(loaded.split, name) for name in SETS))
+    return dataclasses.replace(loaded, split=Split(train, validation, test))

@@ -187,14 +187,10 @@ class EachRecord:
     """
 
     def __init__(self, function: Callable[[Record], object]) -> None:
-        self._function = function
+        self.record = function
 
     def begin(self, history: History, budget: float) -> None:
         """Nothing to do."""
-
-    def record(self, record: Record) -> None:
-        """Call it."""
-        self._function(record)
 
     def end(self, status: Status) -> None:
         """Nothing to do."""
