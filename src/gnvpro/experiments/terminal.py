@@ -28,7 +28,7 @@ def catalogue_table() -> None:
 def equations_table(results: list[dict[str, Any]]) -> None:
     """The equations just solved, with the published error beside each."""
     columns = ("method", "seed", "best error", "at s", "last error", "s", "goal", "reached at s", "published")
-    rows = []
+    rows: list[Sequence[str]] = []
     for row in results:
         best = f"{row['best_error']:.1e}", seconds(row["best_seconds"]), f"{row['error']:.1e}", seconds(row["seconds"])
         goal = "" if row["goal"] is None else f"{row['goal']:.0e}"

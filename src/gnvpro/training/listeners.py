@@ -187,10 +187,14 @@ class EachRecord:
     """
 
     def __init__(self, function: Callable[[Record], object]) -> None:
-        self.record = function
+        self._function = function
 
     def begin(self, history: History, budget: float) -> None:
         """Nothing to do."""
+
+    def record(self, record: Record) -> None:
+        """Call it."""
+        self._function(record)
 
     def end(self, status: Status) -> None:
         """Nothing to do."""
