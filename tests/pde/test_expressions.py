@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -208,6 +209,29 @@ def test_a_manufactured_solution_satisfies_its_rows() -> None:
     assert float(got.abs().max()) < 1e-12
 
 
+def test_values_may_be_an_expression() -> None:
+    """Both sides hold the field or an unknown constant; before, the present values of the field were taken as given."""
+    u, kappa = field(), pde.Constant(0.3)
+    value, first, _ = gradients(u, POINTS)
+    pairs = [(pde.d(u, 0), u), (pde.d(u, 0), 2 * pde.d(u, 1)), (u**2, kappa)]
+    want = [first[:, 0] - value, first[:, 0] - 2 * first[:, 1], value**2 - 0.3]
+    equations = [Equation(left, POINTS, right) for left, right in pairs]
+    for got, wanted in zip(residuals(u, equations), want, strict=True):
+        assert torch.allclose(got, wanted, atol=1e-14)
+    assert [e.linear for e in equations] == [True, True, False]
+    assert equations[2].constants == [kappa]
+
+
+def test_arrays_are_taken_for_tensors() -> None:
+    u = field()
+    _, first, _ = gradients(u, POINTS)
+    factor = np.linspace(0.1, 1.0, 9)
+    want = torch.from_numpy(factor) * first[:, 0] - 0.1
+    for expression in (factor * pde.d(u, 0), pde.d(u, 0) * factor, np.float64(1.0) * (factor[:, None] * pde.d(u, 0))):
+        (got,) = residuals(u, [Equation(expression, POINTS.numpy(), np.full(9, 0.1))])
+        assert torch.allclose(got, want, atol=1e-15)
+
+
 # -- what is refused
 
 
@@ -249,8 +273,53 @@ def test_values_of_another_length_are_refused() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf])
 def test_weights_that_weigh_nothing_are_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match="weight must be a positive number"):
+    with pytest.raises(ValueError, match="weight must be above 0"):
         Equation(+field(), POINTS, 0.0, weight=weight)
+
+
+def test_weights_by_point_are_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match="multiply the expression by a function of x"):
+        Equation(+field(), POINTS, 0.0, weight=torch.ones(9))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", ["zero", None, 1j, torch.ones(9) * 1j, [1.0, "a"]])
+def test_values_that_are_no_real_numbers_are_refused(values: object) -> None:
+    with pytest.raises(TypeError, match="the values of an equation must be"):
+        Equation(+field(), POINTS, values)
+
+
+@pytest.mark.parametrize("points", [pde.points.Box([0, 0], [1, 1]), "inside", torch.rand])
+def test_points_that_are_none_are_refused(points: object) -> None:
+    with pytest.raises(TypeError, match=r"\.inside\(900\)"):
+        Equation(+field(), points, 0.0)
+
+
+def test_a_vector_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match="an equation for each component"):
+        Equation(pde.gradient(field()), POINTS, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("axis", ["x", 1.0, True, [0, 1]])
+def test_an_axis_that_is_no_whole_number_is_refused(axis: object) -> None:
+    with pytest.raises(TypeError, match="an axis is a whole number"):
+        pde.d(field(), axis)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="an axis is a whole number"):
+        pde.laplacian(field(), axes=[axis])  # type: ignore[list-item]
+
+
+def test_axes_of_a_laplacian_are_a_list_of_different_ones() -> None:
+    with pytest.raises(ValueError, match="counts once"):
+        pde.laplacian(field(), axes=[0, 0])
+    with pytest.raises(ValueError, match="axes are empty"):
+        pde.laplacian(field(), axes=[])
+    with pytest.raises(TypeError, match="axes are a list"):
+        pde.laplacian(field(), axes=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("output", ["p", slice(0, 2), True])
+def test_an_output_is_a_whole_number(output: object) -> None:
+    with pytest.raises(TypeError, match="an output of the field is a whole number"):
+        field(2)[output]  # type: ignore[index]
 
 
 def test_an_axis_that_is_not_there_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -89,7 +91,14 @@ def test_given_points_have_no_others() -> None:
         (lambda: pde.points.Ball([0, 0], -1.0), "positive radius"),
         (lambda: BOX.face(3, "low", 5), "an axis below 3"),
         (lambda: BOX.face(0, "left", 5), "side"),
-        (lambda: BOX.inside(0), "at least one point"),
+        (lambda: BOX.inside(0), "number of points must be at least 1"),
+        (lambda: BOX.inside(3, seed=-1), "seed of points must be at least 0"),
+        (lambda: pde.points.Box([0, 0], [math.inf, 1]), "a box ends somewhere"),
+        (lambda: BOX.boundary(5, faces=[(0, "left")]), "side"),
+        (lambda: BOX.boundary(5, faces=[(3, "low")]), "an axis below 3"),
+        (lambda: BOX.boundary(5, faces=[]), "faces are empty"),
+        (lambda: BOX.grid(0), "points of a grid must be at least 1"),
+        (lambda: BOX.grid([3, 3]), "each of its 3 axes"),
         (lambda: BOX.inside(5, how="random"), "sobol"),
         (lambda: pde.points.Cloud([[float("nan"), 0.0]]), "not finite"),
         (lambda: pde.points.Cloud([1.0, 2.0]), "rows of coordinates"),
@@ -99,3 +108,9 @@ def test_given_points_have_no_others() -> None:
 def test_what_means_nothing_is_refused(make, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("belongs", [lambda x: x[:, :1] > 0.5, lambda x: x[:, 0], lambda x: True])
+def test_what_tells_a_domain_gives_a_mask(belongs) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(TypeError, match="True or False for each point"):
+        pde.points.within(BOX, belongs, 3)

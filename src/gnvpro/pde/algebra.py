@@ -16,12 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnvpro.pde.forward import along_axis
 
-Operand = Union["Algebra", float, int, Tensor, Callable[[Tensor], Tensor]]
+Operand = Union["Algebra", float, int, Tensor, np.ndarray, Callable[[Tensor], Tensor]]
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {  # by torch's names for them
     "add": operator.add,
@@ -77,7 +78,9 @@ class Algebra(ABC):
         """The expression at other points, one for each point of the equation (or as many as the equation has rows)."""
         return At(self.expression(), points)
 
-    # a tensor on the left must leave the operation to this class: torch.Tensor * expression
+    # a tensor or an array on the left must leave the operation to this class: torch.Tensor * expression
+    __array_ufunc__ = None
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -202,6 +205,8 @@ def as_expression(value: Any) -> Expression:
     """A tree from whatever may stand in one."""
     if isinstance(value, Algebra):
         return value.expression()
+    if isinstance(value, np.ndarray):
+        value = torch.as_tensor(value)
     if isinstance(value, Tensor):
         return Known(float(value)) if value.dim() == 0 else Known(value)
     if callable(value):
@@ -235,9 +240,19 @@ def _derivative(function: Callable[[Tensor], Tensor], axis: int) -> Callable[[Te
 def column(value: Any, points: Tensor, what: str) -> Tensor:
     """A number, or numbers (points,) or (points, 1), as (points,)."""
     n = points.shape[0]
-    tensor = torch.as_tensor(value, dtype=points.dtype, device=points.device)
+    tensor = real(value, what).to(points.device)
     if tensor.dim() == 0 or tensor.shape in ((1,), (1, 1)):
         return tensor.reshape(()).expand(n)
     if tensor.shape in ((n,), (n, 1)):
         return tensor.reshape(n)
     raise ValueError(f"{what} must have one number for each of the {n} points, got shape {tuple(tensor.shape)}")
+
+
+def real(value: Any, what: str) -> Tensor:
+    """Numbers as a tensor of float64."""
+    if value.is_complex() if isinstance(value, Tensor) else np.iscomplexobj(value):
+        raise TypeError(f"{what} must be real; take u[0] and u[1] for the two parts of a complex field")
+    try:
+        return torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{what} must be numbers, got {value!r}") from None

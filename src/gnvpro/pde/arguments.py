@@ -46,6 +46,7 @@ def check_smooth(field: Field, equations: Sequence[Equation], system: System) ->
         return
     kinds = {type(m).__name__ for m in field.features.modules() if isinstance(m, PIECEWISE_LINEAR)}
     reason = f"{', '.join(sorted(kinds))} is linear piece by piece" if kinds else "all its second derivatives are zero"
+    saturated = "" if kinds else ", or scale the points if they are so far out that its units are flat there"
     carried = system.carry(system.x())
     zero = all(
         not bool(done.jet[i].any())
@@ -56,8 +57,20 @@ def check_smooth(field: Field, equations: Sequence[Equation], system: System) ->
     if kinds or zero:
         raise ValueError(
             f"the equations hold derivatives of order {order}, but the network has none: {reason}. "
-            "Use a smooth activation, such as torch.nn.Tanh or pde.Sine"
+            f"Use a smooth activation, such as torch.nn.Tanh or pde.Sine{saturated}"
         )
+
+
+def not_finite(system: System, x: torch.Tensor, W: torch.Tensor) -> str:
+    """Which equation has rows that are not finite, and what that may come from."""
+    rows = system.assemble(system.carry(x), x, W)
+    whole = rows.Z.sum(1) + rows.residual
+    bad = next(i for i, part in enumerate(system.by_equation(whole)) if not bool(torch.isfinite(part).all()))
+    return (
+        f"{system.equations[bad].name or f'equation {bad}'} has no finite value or derivative at the field that the run "
+        "begins with: look for a coefficient that is not finite at some point, points that should be scaled, and terms such "
+        "as 1/u or pde.log(u), since a field begins at zero (u.head.bias can be set to begin elsewhere)"
+    )
 
 
 def warn_about(equations: Sequence[Equation], system: System) -> list[str]:

@@ -61,9 +61,7 @@ def d(u: Operand, *axes: int) -> Expression:
         ValueError: no axis is given, or the field's points do not have it.
     """
     expression = as_expression(u)
-    if not axes:
-        raise ValueError("pde.d needs an axis, as in pde.d(u, 0)")
-    _check_axes(expression, axes)
+    _check_axes(expression, axes, "pde.d needs an axis, as in pde.d(u, 0)")
     for axis in axes:
         expression = expression.diff(axis)
     return expression
@@ -77,7 +75,8 @@ def gradient(u: Algebra, axes: Sequence[int] | None = None) -> Vector:
 def laplacian(u: Algebra, axes: Sequence[int] | None = None) -> Expression:
     """The sum of the second derivatives along all axes, or some: `laplacian(u, axes=[1])` where axis 0 is time."""
     chosen, expression = _axes(u, axes), as_expression(u)
-    _check_axes(expression, chosen)
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"each axis of a Laplacian counts once, got {list(chosen)}")
     if isinstance(expression, Atom) and expression.channel == ():
         return Atom(expression.field, expression.output, Laplacian(chosen))
     return add([d(expression, axis, axis) for axis in chosen])
@@ -133,11 +132,21 @@ def _dimension(expression: Expression) -> int:
 
 
 def _axes(u: Algebra, axes: Sequence[int] | None) -> tuple[int, ...]:
-    chosen = range(_dimension(as_expression(u))) if axes is None else axes
-    return tuple(sorted(chosen))
+    expression = as_expression(u)
+    if axes is None:
+        return tuple(range(_dimension(expression)))
+    if not isinstance(axes, Sequence):
+        raise TypeError(f"axes are a list, as in axes=[1], got {axes!r}")
+    _check_axes(expression, axes, "axes are empty: name one, as in axes=[1]")
+    return tuple(sorted(axes))
 
 
-def _check_axes(expression: Expression, axes: Sequence[int]) -> None:
+def _check_axes(expression: Expression, axes: Sequence[int], if_empty: str) -> None:
+    if not axes:
+        raise ValueError(if_empty)
+    for axis in axes:
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise TypeError(f"an axis is a whole number, as in pde.d(u, 0, 1), got {axis!r}")
     for node in expression.walk():
         if isinstance(node, Atom):
             for axis in axes:

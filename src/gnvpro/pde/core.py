@@ -15,6 +15,7 @@ from gnvpro.methods.protocol import detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
+from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.pde.model import RowModel
 from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint, taken_up
@@ -41,11 +42,13 @@ __all__ = [
     "agreed",
     "as_listener",
     "detached_copy",
+    "evaluating",
     "fingerprint",
     "load_checkpoint",
     "summary_of",
     "symmetric",
     "taken_up",
+    "warn_of_modes",
 ]
 
 

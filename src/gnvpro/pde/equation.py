@@ -11,14 +11,14 @@ alone, and a row of the linear problem for the head W is
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gnvpro.arguments import check_number
 from gnvpro.pde.algebra import Algebra, At, Expression, Known, Power, Product, Sum, as_expression, column
 from gnvpro.pde.expressions import Atom, Constant, Function, Integral
 from gnvpro.pde.field import Field
@@ -34,7 +34,7 @@ class Equation:
     Args:
         expression: of the field, as in `-pde.laplacian(u)`.
         points: (n, dimension), or a `pde.points` set; None for an equation of integrals or of `u.at(...)` alone.
-        values: a number, a tensor with one entry for each point, or a function of x.
+        values: a number, a tensor with one entry for each point, a function of x, or another expression.
         weight: of the mean of its squared residuals in the sum over all equations; balanced by default.
         name: for the history and the report.
 
@@ -59,7 +59,12 @@ class Equation:
         name: str | None = None,
     ) -> None:
         if not isinstance(expression, Algebra):
-            raise ValueError(f"an equation needs an expression with a field in it, got {type(expression).__name__}")
+            parts = "; write an equation for each component" if isinstance(expression, Sequence) else ""
+            raise ValueError(
+                f"an equation needs an expression with a field in it, got {type(expression).__name__}{parts}"
+            )
+        if isinstance(values, Algebra):
+            expression, values = expression - values, 0.0
         self.expression, self.values, self.name = as_expression(expression), values, name
         fields = {id(node.field): node.field for node in self.expression.walk() if isinstance(node, Atom)}
         if not fields:
@@ -67,9 +72,13 @@ class Equation:
         if len(fields) > 1:
             raise ValueError("an equation holds outputs of one field: give pde.Field outputs=2 and use u[0], u[1]")
         self.field: Field = next(iter(fields.values()))
-        if weight is not None and not 0 < float(weight) < math.inf:
-            raise ValueError(f"weight must be a positive number, got {weight}")
-        self.weight = None if weight is None else float(weight)
+        if isinstance(weight, Tensor):
+            if weight.numel() != 1:
+                raise ValueError(
+                    "weight is one number; where points differ, multiply the expression by a function of x"
+                )
+            weight = float(weight)
+        self.weight = None if weight is None else check_number("weight", weight, 0.0, strict=True)
         self.set = points if isinstance(points, PointSet) else None
         self.constants = list({id(n): n for n in self.expression.walk() if isinstance(n, Constant)}.values())
         self.compiled = Compiled(

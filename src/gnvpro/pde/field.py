@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnvpro.arguments import check_count
+from gnvpro.network.evaluation import evaluating
 from gnvpro.pde.algebra import Algebra, Expression
 from gnvpro.pde.expressions import Atom
 
@@ -33,8 +35,7 @@ class Field(nn.Module, Algebra):
         super().__init__()
         if not isinstance(features, nn.Module):
             raise TypeError(f"pde.Field takes an nn.Module that maps points to features, got {type(features).__name__}")
-        if outputs < 1:
-            raise ValueError(f"outputs must be at least 1, got {outputs}")
+        check_count("outputs", outputs, 1)
         wrong = {p.dtype for p in features.parameters()} - {torch.float64}
         if wrong:
             raise ValueError(
@@ -42,7 +43,7 @@ class Field(nn.Module, Algebra):
             )
         self.n_inputs = _dimension(features) if n_inputs is None else n_inputs
         device = next((p.device for p in features.parameters()), torch.device("cpu"))
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(features):
             sample = features(torch.zeros(2, self.n_inputs, dtype=torch.float64, device=device))
         if sample.dim() != 2 or sample.shape[0] != 2:
             raise ValueError(
@@ -64,6 +65,8 @@ class Field(nn.Module, Algebra):
         return self.head(self.features(points))
 
     def __getitem__(self, output: int) -> Expression:
+        if isinstance(output, bool) or not isinstance(output, int):
+            raise TypeError(f"an output of the field is a whole number, as in u[0], got {output!r}")
         if not -self.outputs <= output < self.outputs:
             raise IndexError(f"the field has {self.outputs} outputs, there is no u[{output}]")
         return Atom(self, output % self.outputs, ())

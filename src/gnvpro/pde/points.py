@@ -21,6 +21,8 @@ import torch
 from scipy.stats import norm, qmc
 from torch import Tensor
 
+from gnvpro.arguments import check_count
+
 MOST_TRIED = 1024  # points of a box for each of the domain in it
 
 Draw = Callable[[int, int], Tensor]  # (how many, seed) -> points
@@ -52,8 +54,8 @@ class PointSet:
 
 def drawn(draw: Draw, count: int, seed: int) -> PointSet:
     """A set from a function of (count, seed)."""
-    if count < 1:
-        raise ValueError(f"at least one point is needed, got {count}")
+    check_count("the number of points", count, 1)
+    check_count("the seed of points", seed, 0)
     return PointSet(draw(count, seed), draw, seed)
 
 
@@ -79,6 +81,8 @@ class Box:
         self.low, self.high = (torch.as_tensor(side, dtype=torch.float64) for side in (low, high))
         if self.low.dim() != 1 or self.low.shape != self.high.shape or not bool((self.low < self.high).all()):
             raise ValueError(f"a box needs low < high in every coordinate, got {low} and {high}")
+        if not bool(torch.isfinite(self.low).all() and torch.isfinite(self.high).all()):
+            raise ValueError(f"a box ends somewhere, got {low} and {high}; cut the domain off where little happens")
 
     @property
     def dimension(self) -> int:
@@ -95,6 +99,10 @@ class Box:
     def grid(self, count: int | Sequence[int]) -> PointSet:
         """A regular grid with so many points along each axis, the boundary included; fresh points are drawn inside."""
         counts = [count] * self.dimension if isinstance(count, int) else list(count)
+        if len(counts) != self.dimension:
+            raise ValueError(f"a grid has a number of points for each of its {self.dimension} axes, got {counts}")
+        for each in counts:
+            check_count("the number of points of a grid", each, 1)
         axes = [
             torch.linspace(float(a), float(b), n, dtype=torch.float64)
             for a, b, n in zip(self.low, self.high, counts, strict=True)
@@ -104,10 +112,7 @@ class Box:
 
     def face(self, axis: int, side: str, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
         """Points of one face: side "low" or "high" of an axis."""
-        if not 0 <= axis < self.dimension or side not in ("low", "high"):
-            raise ValueError(
-                f'a face is an axis below {self.dimension} and a side "low" or "high", got {axis}, {side!r}'
-            )
+        self._check_face((axis, side))
         return drawn(lambda n, s: self._face(axis, side == "high", n, s, how), count, seed)
 
     def boundary(
@@ -115,6 +120,10 @@ class Box:
     ) -> PointSet:
         """Points of all faces, or of some, as (axis, side); the same share for each."""
         chosen = [(a, s) for a in range(self.dimension) for s in ("low", "high")] if faces is None else list(faces)
+        if not chosen:
+            raise ValueError('faces are empty: name one, as in faces=[(0, "low")]')
+        for face in chosen:
+            self._check_face(face)
 
         def draw(n: int, seed: int) -> Tensor:
             shares = [(n + k) // len(chosen) for k in reversed(range(len(chosen)))]
@@ -126,6 +135,10 @@ class Box:
             return torch.cat(parts)
 
         return drawn(draw, count, seed)
+
+    def _check_face(self, face: tuple[int, str]) -> None:
+        if face not in [(axis, side) for axis in range(self.dimension) for side in ("low", "high")]:
+            raise ValueError(f'a face is an axis below {self.dimension} and a side "low" or "high", got {face}')
 
     def _face(self, axis: int, high: bool, count: int, seed: int, how: str) -> Tensor:
         points = self._scaled(unit(count, self.dimension, seed, how))
@@ -196,7 +209,7 @@ def within(box: Box, belongs: Callable[[Tensor], Tensor], count: int, seed: int 
         size = n
         while size <= MOST_TRIED * n:
             points = box._scaled(unit(size, box.dimension, seed))
-            kept = points[belongs(points)]
+            kept = points[_mask(belongs(points), size)]
             if len(kept) >= n:
                 return kept[:n]
             size *= 2
@@ -205,11 +218,25 @@ def within(box: Box, belongs: Callable[[Tensor], Tensor], count: int, seed: int 
     return drawn(draw, count, seed)
 
 
+def _mask(belongs: Tensor, count: int) -> Tensor:
+    if not isinstance(belongs, Tensor) or belongs.dtype is not torch.bool or belongs.shape != (count,):
+        got = f"{belongs.dtype} {tuple(belongs.shape)}" if isinstance(belongs, Tensor) else type(belongs).__name__
+        raise TypeError(f"what tells a domain from its outside gives True or False for each point, (n,), got {got}")
+    return belongs
+
+
 def as_points(value: Any, what: str) -> Tensor:
     """Points as a tensor (n, dimension) of float64; a set gives up its points."""
     if isinstance(value, PointSet):
         value = value.points
-    points = torch.as_tensor(value, dtype=torch.float64)
+    if isinstance(value, Box | Ball):
+        raise TypeError(f"{what}: draw points from the {type(value).__name__.lower()}, as in .inside(900)")
+    try:
+        points = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"{what}: points are rows of coordinates, (n, dimension), or drawn as in box.inside(900), got {value!r}"
+        ) from None
     if points.dim() != 2 or 0 in points.shape:
         raise ValueError(f"{what}: points are rows of coordinates, (n, dimension), got shape {tuple(points.shape)}")
     if not bool(torch.isfinite(points).all()):

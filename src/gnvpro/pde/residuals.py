@@ -5,7 +5,8 @@ points. Where the points were given, each is left out in turn: with Q from the e
 
     residual at point i of the head found without it  =  rho_i / (1 - h_i)
 
-with theta held, exactly for linear equations.
+with theta held, exactly for linear equations. Where h_i is one, nothing but this point says what holds there (the ends of a
+line, one integral): then its residual is reported as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gnvpro.pde.system import System
 
 MOST_FRESH = 4000
 FEWEST_FRESH = 200
+LEAST_FREEDOM = 1e-6  # 1 - h below which a point cannot be left out
 
 
 class Residual(float):
@@ -84,13 +86,17 @@ class Check:
             rows = self._fresh_system.residual(self._fresh_system.carry(x), x, fit.W)
             own = zip(self._fresh_system.by_equation(rows), self._fresh_system.roots, strict=True)
             fresh = [part / root for part, root in own]
-        leverage = fit.Q[: system.rows].square().sum(1)
-        left_out = system.by_equation(fit.assembled.residual / (1.0 - leverage).clamp(min=1e-6))
+        left_out = system.by_equation(fit.assembled.residual / self._freedom(fit))
         made, drawn = [], iter(fresh)
         for equation, root, rows in zip(self.fresh, system.roots, left_out, strict=True):
             residual = rows / root if equation is None else next(drawn)
             made.append(Seen(float(residual.square().mean()), float(residual.abs().mean())))
         return made
+
+    def _freedom(self, fit: Fit) -> Tensor:
+        """1 - h by row, and 1 where h is one."""
+        freedom = 1.0 - fit.Q[: self.system.rows].square().sum(1)
+        return torch.where(freedom > LEAST_FREEDOM, freedom, 1.0)
 
     def misfit(self, seen: Sequence[Seen]) -> float:
         """What the misfit would be with these residuals."""

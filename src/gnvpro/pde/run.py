@@ -2,6 +2,9 @@
 
 Every few iterations the residuals are measured on fresh points (`refine`): equations that overfit get more points, and the
 penalty on the head is lowered where it is larger than the misfit. The loop then begins again from the same field.
+
+New points move the head at once and the features later, so the last field of a run is not its best. What is kept is the field
+with the smallest residuals on fresh points, among those that were looked at and the last; they are reported on other ones.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import torch
 
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.pde import core
-from gnvpro.pde.arguments import check_smooth, warn_about
+from gnvpro.pde.arguments import check_smooth, not_finite, warn_about
 from gnvpro.pde.core import Checkpoint, DampedRows, Damping, Journal, Listener, Record, Status, StepReport, TrustRegion
+from gnvpro.pde.eliminate import fit_at
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.model import RowModel
@@ -31,6 +35,7 @@ from gnvpro.processes import ALONE, Processes
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
 CHECK_EVERY = 10  # iterations between two looks at fresh points
+REPORTED = 500_000  # added to the seed for the points of the report, which nothing was chosen by
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,16 @@ class Settings:
         check_choice("head", self.head, HEADS)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A field, and its misfit on fresh points."""
+
+    misfit: float
+    theta: torch.Tensor
+    W: torch.Tensor
+    iteration: int
+
+
 class Run:
     """One run, from the start or from a checkpoint of it."""
 
@@ -82,6 +97,7 @@ class Run:
         self.penalty = FIRST_PENALTY if settings.head_penalty is None else settings.head_penalty
         self.spent = 0.0
         self.checked_misfit: float | None = None
+        self.best: Kept | None = None
         self.before = math.inf  # Phi at the last look
         self.of_zero = zero_value(self.system)
         self.region: TrustRegion[EquationPoint] | None = None
@@ -103,6 +119,7 @@ class Run:
         """Go on until the run is over."""
         journal = self.journal
         if journal.status is not Status.RUNNING:
+            self._keep()
             return journal.status
         self.begun = self.settings.clock() - self.spent
         with journal.watched(math.inf):
@@ -110,6 +127,7 @@ class Run:
                 self._begin(self.system.x(), self.field.W())
                 self._record(None, None)
             journal.status = self._loop()
+            self._keep()
             journal.close(self._state())
         return journal.status
 
@@ -139,9 +157,7 @@ class Run:
         objective = self.ways.objective(self.system, self.penalty, self.meter)
         point = objective.restored(theta, W) if restored else objective.start(theta, W)
         if point.fit is None:
-            raise ValueError(
-                "the rows of the equations are not finite at the first parameters; scale the points or the network"
-            )
+            raise ValueError(not_finite(self.system, theta, W))
         self.region = TrustRegion(objective, _model, point, bound, core.NielsenRule())
         self.check = Check(self.system, self.settings.seed)
 
@@ -157,6 +173,7 @@ class Run:
         point, bound = self.region.point, self.region.bound
         seen = self.check.seen(point.theta, point.fitted)
         self.checked_misfit = self.check.misfit(seen)
+        self.best = self._better(self.checked_misfit)
         slow, notes = self.before < ENOUGH * point.value, []
         if self.ways.look(point.value, self.of_zero):
             bound = None  # of other variables
@@ -178,10 +195,33 @@ class Run:
     def _seconds(self) -> float:
         return self.settings.clock() - self.begun
 
-    def residuals(self) -> list[Residual]:
-        """The check at the end."""
+    def _better(self, misfit: float) -> Kept:
+        """The best field so far, if the one here has this misfit on fresh points."""
         assert self.region is not None
-        return self.check.report(self.region.point.theta, self.region.point.fitted)
+        point = self.region.point
+        if self.best is not None and not misfit < self.best.misfit:
+            return self.best
+        return Kept(math.inf if math.isnan(misfit) else misfit, point.theta, point.W, len(self.journal.history))
+
+    def _keep(self) -> None:
+        """The best field, or where nobody looked the last, goes into the module."""
+        assert self.region is not None
+        point = self.region.point
+        last = math.nan if self.best is None else self.check.misfit(self.check.seen(point.theta, point.fitted))
+        self.kept = self._better(last)
+        self.system.store(self.kept.theta, self.kept.W)
+        if self.kept is self.best:
+            self.notes.append(
+                f"the field is the one after iteration {self.kept.iteration}: its residuals on fresh points are smaller "
+                f"than at the end (objective {self.kept.misfit:.1e}, {last:.1e})"
+            )
+
+    def residuals(self) -> list[Residual]:
+        """How well the equations hold at the end."""
+        theta, W = self.kept.theta, self.kept.W
+        fit = fit_at(self.system, self.system.carry(theta), theta, W, self.penalty)
+        assert fit is not None
+        return Check(self.system, REPORTED + self.settings.seed).report(theta, fit)
 
     # -- records and checkpoints
 
@@ -239,6 +279,7 @@ class Run:
             "inner_seconds": self.meter.inner_seconds,
             "seconds": self._seconds(),
             "checked_misfit": self.checked_misfit,
+            "best": None if self.best is None else vars(self.best),
             "before": self.before,
         }
         return core.detached_copy(state)
@@ -255,6 +296,7 @@ class Run:
         self.system.store(saved["theta"], saved["W"])
         self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
         self.checked_misfit, self.before, self.spent = saved["checked_misfit"], saved["before"], saved["seconds"]
+        self.best = None if saved["best"] is None else Kept(**saved["best"])
         # Budgets may be raised on the way; any other end is final.
         if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT):
             self.journal.status = Status.RUNNING

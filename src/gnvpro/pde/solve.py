@@ -8,7 +8,7 @@ For linear equations the head is eliminated exactly (history: solver "rows"). Ot
 ("joint rows"), and go on with the head eliminated by Newton's method ("newton rows") where that gains more (`ways`). Every few
 iterations the residuals are measured on fresh points; where they are several times as large as on the points themselves,
 those equations get more points where the residual is large (`refine`). So it does with a tenth of the penalty on the head
-where that has come to be larger than the misfit.
+where that has come to be larger than the misfit. The field with the smallest residuals on fresh points is kept (`run`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def solve(
     Args:
         u: the field; its features start from the parameters they have.
         equations: `pde.Equation` objects about it.
-        seconds: budget; None for none.
+        seconds: budget, a minute by default; None for none.
         seed: of the fresh points.
         iterations: cap on the trial steps.
         head_penalty: alpha in alpha/2 |W|^2, never squared on the way. By default 1e-15, and a tenth of that whenever it comes
@@ -130,7 +130,8 @@ def solve(
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
     settings = Settings(seconds, seed, iterations, head_penalty, grow, head, checkpoint, clock, processes)
     watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
-    with processes.noting_failures():
+    core.warn_of_modes(u, stacklevel=3)
+    with processes.noting_failures(), core.evaluating(u):
         run = Run(u, checked, settings, watchers)
         path = None if checkpoint is None else Path(checkpoint.path)
         if resume and path is not None and processes.from_first(path.exists):
