@@ -1,9 +1,11 @@
 """Make a simulated set once: in parallel, resumable, and kept in the data directory for every later load.
 
     intact archive there?  -> read it
-    else: journal (finished samples of earlier runs) -> solve the rest over processes -> archive -> journal removed
+    else: unfinished archive (of earlier runs) -> solve the rest over processes -> archive
 
-The solver is a pure function from a block of inputs to a block of targets, so blocks may come in any order.
+The solver is a pure function from a block of inputs to a block of targets, so blocks may come in any order. Samples that are
+not solved yet are NaN in the unfinished archive, which is written, whole or not at all, on interruption and every now and
+then: writing takes a twentieth of the time at most, and a run that is killed loses no more than what came since.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager
@@ -31,13 +34,13 @@ from gnvpro.progress import Display
 
 from . import archive, data_directory
 from .archive import Recipe
-from .journal import Journal
 
 Array = NDArray[np.float64]
 Solver = Callable[[Array], Array]
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LINES = 10.0
+WRITING_COST = 20  # times as long as the last writing took, the next one waits
 
 
 @dataclass(frozen=True)
@@ -96,34 +99,50 @@ def make(
     writing = partial(archive.explained, directory, 2 * 8e-6 * len(inputs) * (inputs.shape[1] + n_targets))
     with writing() as megabytes:
         directory.mkdir(parents=True, exist_ok=True)
-        unfinished = directory / f"{recipe.stem}.partial"
-        there = unfinished.stat().st_size if unfinished.exists() else 0
-        if shutil.disk_usage(directory).free < 1e6 * megabytes - there:
+        if shutil.disk_usage(directory).free < 1e6 * megabytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        journal = Journal(unfinished, stamp, len(inputs), n_targets)
-    with journal:
-        missing = np.flatnonzero(~journal.finished)
-        display.note(f"{recipe.problem}: {len(missing)} of {len(inputs)} samples to simulate")
-        display.start(len(inputs), len(inputs) - len(missing))
-        blocks = np.split(missing, range(block, len(missing), block)) if len(missing) else []
-        try:
-            # closing: when a write fails, the processes must end now and not when the traceback is forgotten
-            with closing(solve_blocks(solve, inputs, blocks, min(n_workers, len(blocks)))) as solved:
-                for rows, targets in solved:
-                    if not np.isfinite(targets).all():
-                        raise ArithmeticError(f"the solver of {recipe.problem} failed for {inputs[rows].tolist()}")
+        unfinished = directory / f"{recipe.stem}.partial"
+        targets = solved_before(unfinished, stamp)
+    if targets is None:
+        targets = np.full((len(inputs), n_targets), np.nan)
+    missing = np.flatnonzero(np.isnan(targets[:, 0]))
+    display.note(f"{recipe.problem}: {len(missing)} of {len(inputs)} samples to simulate")
+    done = len(inputs) - len(missing)
+    display.start(len(inputs), done)
+    blocks = np.split(missing, range(block, len(missing), block)) if len(missing) else []
+    written, took = time.monotonic(), 0.0
+    try:
+        # closing: when a write fails, the processes must end now and not when the traceback is forgotten
+        with closing(solve_blocks(solve, inputs, blocks, min(n_workers, len(blocks)))) as solved:
+            for rows, found in solved:
+                if not np.isfinite(found).all():
+                    raise ArithmeticError(f"the solver of {recipe.problem} failed for {inputs[rows].tolist()}")
+                targets[rows], done = found, done + len(rows)
+                display.update(done)
+                begun = time.monotonic()
+                if begun - written > WRITING_COST * took:
                     with writing():
-                        for row, target in zip(rows, targets, strict=True):
-                            journal.append(int(row), target)
-                    display.update(int(journal.finished.sum()))
-        except BaseException:
-            kept = int(journal.finished.sum())
-            display.note(f"stopped; {kept} of {len(inputs)} samples are kept, the same call goes on from there")
-            raise
-        with writing():
-            archive.write(path, stamp, inputs, journal.targets)
-            journal.remove()
-    return path, journal.targets
+                        archive.write(unfinished, stamp, inputs, targets)
+                    written = time.monotonic()
+                    took = written - begun
+    except OSError:
+        raise
+    except BaseException:
+        archive.write(unfinished, stamp, inputs, targets)
+        display.note(f"stopped; {done} of {len(inputs)} samples are kept, the same call goes on from there")
+        raise
+    with writing():
+        archive.write(path, stamp, inputs, targets)
+        unfinished.unlink(missing_ok=True)
+    return path, targets
+
+
+def solved_before(unfinished: Path, stamp: str) -> Array | None:
+    """The targets that an earlier run has left, where it was of the same set."""
+    try:
+        return archive.read(unfinished, stamp)[1]
+    except (FileNotFoundError, archive.UnusableArchive):
+        return None
 
 
 def solve_blocks(
