@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.data import dcr, peaks
-from gnvpro.experiments.catalogue import EXPERIMENTS, dcr_network, peaks_network, scaled
+from gnvpro.experiments.catalogue import EXPERIMENTS, peaks_network, scaled
 from gnvpro.experiments.run import initial
 from gnvpro.experiments.settings import adjusted
 
@@ -48,6 +48,7 @@ class Problem:
     head_penalty: float
     levels: int = 1
     method: gnvpro.GNvpro = gnvpro.GNvpro()  # noqa: RUF009 - it is frozen
+    validation: tuple[Tensor, Tensor] | None = None
 
     def solved_by(self, solver: str) -> gnvpro.Method:
         """The method with this solver, with the sizes of Krylov spaces that the problem has."""
@@ -101,7 +102,7 @@ def dcr_1200(seed: int) -> Problem:
     """1200 samples of a coarser mesh, which is simulated in half a minute; one level of depth 8."""
     data = dcr.load(1500, 24, seed=seed, progress=False)
     penalty = gnvpro.Tikhonov(1e-10, gnvpro.time_differences)
-    return Problem(drawn(lambda: dcr_network(3, 8), seed), data.train, "least_squares", penalty, 1e-10)
+    return Problem(drawn(lambda: EXPERIMENTS["dcr"].network(3, 8), seed), data.train, "least_squares", penalty, 1e-10)
 
 
 def small_peaks(seed: int) -> Problem:

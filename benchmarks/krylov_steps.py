@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.data import dcr, ellipse, peaks
-from gnvpro.experiments.catalogue import dcr_network, ellipse_network, peaks_network
+from gnvpro.experiments.catalogue import EXPERIMENTS, ellipse_network, peaks_network
 
 RULES = {
     "plain": gnvpro.Krylov(longer_steps=False),
@@ -65,7 +65,7 @@ def small_ellipse(seed: int) -> Problem:
 def small_dcr(seed: int) -> Problem:
     """320 samples of a coarse mesh, depth 4."""
     data = dcr.load(400, 24, seed=seed, progress=False)
-    return Problem(drawn(lambda: dcr_network(3, 4), seed), data.train, "least_squares", 1e-10, 1e-10)
+    return Problem(drawn(lambda: EXPERIMENTS["dcr"].network(3, 4), seed), data.train, "least_squares", 1e-10, 1e-10)
 
 
 def small_arm(seed: int) -> Problem:

@@ -271,6 +271,13 @@ def test_seconds_end_a_run_and_more_of_them_go_on(small, tmp_path):
     assert longer["work"] > 10
 
 
+def test_more_of_one_budget_goes_on_within_a_new_cap_on_another(small, tmp_path):
+    order = Order("cdr", ["gnvpro"], work=12, out=tmp_path, resume=True)
+    first = run(order)[0]
+    longer = run(running.dataclasses.replace(order, work=40.0, seconds=100.0))[0]
+    assert first["work"] <= 12 < longer["work"] <= 40
+
+
 def test_resume_keeps_finished_runs(small, tmp_path):
     order = Order("cdr", ["gnvpro"], work=12, out=tmp_path, resume=True)
     first = run(order)

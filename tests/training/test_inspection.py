@@ -133,3 +133,12 @@ def test_the_command_line_inspects_a_saved_model_and_arrays(tmp_path: Path) -> N
     result = typer.CliRunner().invoke(app, ["inspect", str(tmp_path / "state.pt"), str(tmp_path / "both.npz")])
     assert result.exit_code == 1
     assert "not a module" in result.output
+    (tmp_path / "table.csv").write_text("1,2\n")
+    for words, said in (
+        (["table.csv", "both.npz"], "table.csv is no file of torch; write it by torch.save"),
+        (["model.pt", "table.csv", "y.npy"], "table.csv is no array of numbers; write it by numpy.save"),
+        (["none.pt", "both.npz"], "none.pt: No such file"),
+    ):
+        result = typer.CliRunner().invoke(app, ["inspect", *(str(tmp_path / name) for name in words)])
+        assert result.exit_code == 1
+        assert said in result.output.replace("\n", "")

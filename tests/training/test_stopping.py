@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from checks import F64
 from gnvpro import Record, Status
 from gnvpro.training import convergence
 from gnvpro.training.convergence import Settling
+from gnvpro.training.scores import Rise
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.rand(80, 2, dtype=F64, generator=GENERATOR)
 NOISE = 0.3 * torch.randn(80, 1, dtype=F64, generator=GENERATOR)
 Y = torch.sin(3 * X.sum(1, keepdim=True))
+WRONG = (X[:10] + 0.2, -Y[:10])  # a validation set that nothing is learnt for
 
 
 def fit(targets: torch.Tensor = Y, **settings: Any) -> gnvpro.Result:
@@ -63,8 +66,8 @@ def test_every_level_has_its_share_of_the_seconds() -> None:
     result = gnvpro.train(
         model, X, Y + NOISE, loss="least_squares", method=gnvpro.GNvpro(levels=2), seconds=0.8, listeners=asleep(0.08)
     )
-    first = [r for r in result.history if r.level == 0]
-    assert first[-2].seconds < 0.4 <= first[-1].seconds + 0.08
+    first, second = ([r for r in result.history if r.level == level] for level in (0, 1))
+    assert first[-2].seconds < 0.4 <= second[0].seconds
     assert result.status is Status.SECONDS_SPENT
     assert result.model[0].depth == 4
 
@@ -148,6 +151,16 @@ def test_the_window_is_a_share_of_the_work_and_has_a_least_length() -> None:
     assert next(k for k in range(1, 31) if rule.is_settled(wide[:k])) == 6  # five iterations
 
 
+@pytest.mark.parametrize("exponent", [0.5, 1.0])
+def test_without_a_cap_the_fall_that_is_asked_for_grows_with_the_work_it_took(exponent: float) -> None:
+    rule = Settling(share=0.25, least_work=100.0, least_iterations=5, fall=0.01, pays=0.05)
+    power = [record(k, (10.0 * k) ** -exponent, work=10.0 * k) for k in range(1, 1000)]
+    ended = next(k for k in range(1, 1000) if rule.is_settled(power[:k], capped=False))
+    # (3/4)^-a - 1 = pays / 100 * W / 4
+    assert power[ended - 1].work == pytest.approx(400 / 0.05 * (0.75**-exponent - 1), rel=0.03)
+    assert not rule.is_settled(power)
+
+
 def test_the_rule_looks_at_one_level_only_and_at_any_sign_of_the_objective() -> None:
     rule = Settling(share=0.5, least_work=50.0, least_iterations=3, fall=0.01)
     history = [record(k, 1.0) for k in range(5)] + [record(k, 1.0, level=1) for k in range(5, 9)]
@@ -161,13 +174,51 @@ def test_the_rule_looks_at_one_level_only_and_at_any_sign_of_the_objective() -> 
 
 
 def test_a_validation_loss_that_has_turned_up_is_warned_of_with_its_remedies() -> None:
-    validation = (X[:10] + 0.2, -Y[:10])
     with pytest.warns(UserWarning, match=r'validation loss was .* at iteration \d+ .*keep="best".*patience.*penalty'):
-        fit(Y + NOISE, validation=validation, work=200)
+        fit(Y + NOISE, validation=WRONG, work=200)
+
+
+def test_a_run_without_any_cap_ends_when_its_validation_loss_has_turned_up_for_good() -> None:
+    with pytest.warns(UserWarning, match="validation loss was"):
+        result = fit(Y + NOISE, validation=WRONG)
+    assert result.status is Status.TURNED_UP
+    losses = result.history.column("validation_loss")
+    best = result.history[min(range(len(losses)), key=lambda k: losses[k])]
+    last = result.history[-1]
+    assert last.work - best.work >= max(100, last.work / 2)
+    assert last.iteration - best.iteration >= 20
+    assert (
+        result.history[-2].work - best.work < 110 or last.iteration - best.iteration == 20
+    )  # not much later than that
+
+
+@pytest.mark.parametrize("caps", [{"work": 400}, {"iterations": 100}, {"seconds": 60.0, "work": 400}])
+def test_a_run_that_was_given_a_cap_keeps_to_it(caps: dict[str, Any]) -> None:
+    result = fit(Y + NOISE, validation=WRONG, keep="best", **caps)
+    assert result.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT)
+
+
+def test_patience_takes_the_place_of_the_rule_for_a_validation_loss_that_has_turned_up() -> None:
+    assert fit(Y + NOISE, validation=WRONG, keep="best", patience=10).status is Status.NO_BETTER
+    assert fit(Y + NOISE, validation=WRONG, keep="best", patience=60).status is Status.NO_BETTER
+
+
+def test_the_remedy_names_the_model_that_would_be_kept() -> None:
+    """By the accuracy, where there is one; the loss was lowest elsewhere."""
+    losses, accuracies = [1.0, 0.5, 0.8, 2.0], [0.5, 0.6, 0.7, 0.6]
+    history = [
+        replace(record(k, 1.0 / (k + 1)), validation_loss=loss, validation_accuracy=accuracy)
+        for k, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
+    ]
+    rise = Rise.of(history)
+    assert rise is not None
+    assert (rise.least.iteration, rise.kept.iteration) == (1, 2)
+    better = [*history[:-1], replace(history[-1], validation_accuracy=0.9)]
+    assert Rise.of(better) is None
 
 
 @pytest.mark.parametrize("settings", [{"keep": "best"}, {"validation": (X, Y)}])
 def test_nothing_is_said_where_the_best_is_kept_or_nothing_turned_up(settings: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit(work=100, **{"validation": (X[:10] + 0.2, -Y[:10]), **settings})
+        fit(work=100, **{"validation": WRONG, **settings})

@@ -56,7 +56,9 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
         typer.echo(f"gnvpro: {text}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as interrupt:

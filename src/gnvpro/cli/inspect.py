@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +48,17 @@ def arrays(inputs: Path, targets: Path | None) -> tuple[NDArray, NDArray]:
             return archive["inputs"], archive["targets"]
     if targets is None:
         raise ValueError("give a file of targets too, or one .npz file with inputs and targets")
-    return np.load(inputs), np.load(targets)
+    return array(inputs), array(targets)
+
+
+def array(path: Path) -> NDArray:
+    """The numbers of a file."""
+    import numpy as np
+
+    try:
+        return np.load(path)
+    except (ValueError, EOFError) as error:  # which say nothing of the file, and advise to open it unsafely
+        raise ValueError(f"{path} is no array of numbers; write it by numpy.save(PATH, array)") from error
 
 
 def module(path: Path) -> nn.Module:
@@ -55,7 +66,10 @@ def module(path: Path) -> nn.Module:
     import torch
     from torch import nn
 
-    found = torch.load(path, map_location="cpu", weights_only=False)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=False)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(f"{path} is no file of torch; write it by torch.save(model, PATH)") from error
     if not isinstance(found, nn.Module):
         raise ValueError(f"{path} holds a {type(found).__name__}, not a module; write it by torch.save(model, PATH)")
     return found

@@ -181,9 +181,9 @@ def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bo
     path = directory / CONFIG
     if path.is_file() and not overwrite:
         saved, now = read_json(path), normal(config)
-        goes_on = resume and (directory / CHECKPOINT).is_file()
+        goes_on = resume and (directory / CHECKPOINT).is_file() and any(more_of(name, saved, now) for name in BUDGETS)
         for name in {**saved, **now}:
-            if saved.get(name) != now.get(name) and not (goes_on and more_of(name, saved, now)):
+            if saved.get(name) != now.get(name) and not (goes_on and name in BUDGETS):
                 raise ValueError(
                     f"{directory} holds another configuration: {name} was {saved.get(name)!r}, now it is "
                     f"{now.get(name)!r}; choose another --out, or --overwrite what is there"
@@ -204,9 +204,7 @@ def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bo
 
 
 def more_of(name: str, saved: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether it is a budget that is larger now; without one there is no limit."""
-    if name not in BUDGETS:
-        return False
+    """Whether this budget is larger now; without one there is no limit."""
     before, after = (math.inf if config.get(name) is None else config[name] for config in (saved, now))
     return after > before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -22,6 +23,11 @@ class Plan:
     judge: Judge
     patience: float  # iterations without a better validation score
     checkpoint: Checkpoint | None
+
+    @property
+    def capped(self) -> bool:
+        """Whether anything was said on how long it may take."""
+        return min(*self.budgets, self.seconds, self.iterations, self.patience) < math.inf
 
 
 @dataclass

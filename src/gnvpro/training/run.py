@@ -38,7 +38,7 @@ from gnvpro.training.listeners import Listener
 from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
 from gnvpro.training.plan import Best, Cursor, Plan
 from gnvpro.training.scorer import Scorer
-from gnvpro.training.scores import Improved, Scores
+from gnvpro.training.scores import Improved, Rise, Scores
 
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
 
@@ -192,7 +192,12 @@ class Run:
             return Status.NO_BETTER
         if self.search is not None and self.search.finished:
             return Status.SETTLED
-        return convergence.RULE.status(self.history, self._first) if self._ends_by_itself else None
+        if not self._ends_by_itself:
+            return None
+        rule, capped = convergence.RULE, self.plan.capped
+        if not capped and rule.rests(self.history, self._improved.iteration) and Rise.of(self.history) is not None:
+            return Status.TURNED_UP
+        return rule.status(self.history, self._first, capped)
 
     @property
     def _ends_by_itself(self) -> bool:

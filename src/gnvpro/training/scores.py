@@ -122,23 +122,35 @@ class Improved:
         return Improved(record.level, value, record.iteration) if better else self
 
 
-def warn_of_rise(history: Sequence[Record], stacklevel: int) -> None:
-    """Say that the validation loss was lower on the way, when the training set was fitted less well.
+@dataclass(frozen=True)
+class Rise:
+    """A validation loss that was lower on the way, when the training set was fitted less well."""
 
-    Not where it is still no larger than on the training set, or where the accuracy has become better all the same.
-    """
-    last = history[-1]
-    losses = [(r.validation_loss, r) for r in history if r.level == last.level and r.validation_loss is not None]
-    if not losses:
-        return
-    (least, best), (end, _) = min(losses, key=lambda pair: pair[0]), losses[-1]
-    no_better = last.validation_accuracy is None or last.validation_accuracy <= (best.validation_accuracy or 0.0)
-    risen = end > TURNED_UP * max(least, last.misfit)
-    if risen and last.misfit < best.misfit and no_better:
+    least: Record
+    last: Record  # that has a validation loss
+    kept: Record  # what keep="best" would return
+
+    @staticmethod
+    def of(history: Sequence[Record]) -> Rise | None:
+        """None where it is still no larger than on the training set, or the accuracy has become better all the same."""
+        end = history[-1]
+        known = [r for r in history if r.level == end.level and r.validation_loss is not None]
+        if not known:
+            return None
+        least = min(known, key=lambda r: r.validation_loss or 0.0)
+        last, now = known[-1], end.validation_accuracy
+        no_better = now is None or now <= (least.validation_accuracy or 0.0)
+        floor = TURNED_UP * max(least.validation_loss or 0.0, end.misfit)
+        if not (no_better and end.misfit < least.misfit and (last.validation_loss or 0.0) > floor):
+            return None
+        return Rise(least, last, max(known, key=lambda r: Judge().score(Scores.of(r))))
+
+    def warn(self, stacklevel: int) -> None:
+        """With what can be done about it."""
         warnings.warn(
-            f"the validation loss was {least:.4g} at iteration {best.iteration} and is {end:.4g} at the "
-            "end: the last steps fitted what is not in the validation set. "
-            f'keep="best" returns the model of iteration {best.iteration}, patience=10 ends such a run early, a larger '
+            f"the validation loss was {self.least.validation_loss:.4g} at iteration {self.least.iteration} and is "
+            f"{self.last.validation_loss:.4g} at the end: the last steps fitted what is not in the validation set. "
+            f'keep="best" returns the model of iteration {self.kept.iteration}, patience=10 ends such a run early, a larger '
             "theta_penalty or head_penalty, or more samples, make it less likely",
             UserWarning,
             stacklevel=stacklevel + 1,

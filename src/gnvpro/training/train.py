@@ -36,7 +36,7 @@ from gnvpro.training.result import Result
 from gnvpro.training.run import Run
 from gnvpro.training.sample_digest import SampleDigest
 from gnvpro.training.scorer import Scorer
-from gnvpro.training.scores import RESERVED, Judge, Metric, check_metrics, warn_of_rise
+from gnvpro.training.scores import RESERVED, Judge, Metric, Rise, check_metrics
 from gnvpro.training.summary import setup_of
 
 HASHED_ROWS = 10_000  # samples at a time
@@ -107,7 +107,8 @@ def train(
         iterations: at most so many iterations, all levels and batches together. Left out, they are no limit.
             However large these three are, a run ends when its gradient is below its tolerance or its objective has settled
             (`Status.CONVERGED`, `Status.SETTLED`; see `gnvpro.training.convergence`). Methods on random batches never see
-            that, and have 600 work units where neither work nor seconds are given.
+            that, and have 600 work units where neither work nor seconds are given. Where none of the three is given, nor
+            patience, a run also ends when its validation loss has turned up for good (`Status.TURNED_UP`).
         keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy;
             or the name of a metric, for the model that is best by it.
         patience: iterations without a better score, the one that `keep` goes by, after which to stop; left out, never.
@@ -210,8 +211,9 @@ def train(
                 status = run.run()
         else:
             status = run.run()
-        if not plan.judge.keeps_best:
-            warn_of_rise(run.history, stacklevel=3)
+        rise = None if plan.judge.keeps_best else Rise.of(run.history)
+        if rise is not None:
+            rise.warn(stacklevel=2)
         return Result(
             run.problem.network.model, status, run.history, run.chosen, setup_of(run.problem, held_out, chosen)
         )
