@@ -2,17 +2,17 @@
 
     python -m benchmarks.images fashion --method sgd --lr 0.1 --batch 128 --epochs 5         Fashion-MNIST, a small CNN
     python -m benchmarks.images cifar10 --method vpro --epochs 20 --out cifar-runs           CIFAR-10, the paper's network
-    python -m benchmarks.images fashion --search                                             all rates and batch sizes
+    python -m benchmarks.images fashion --search --held-out validation                       all rates and batch sizes
 
     sgd, adam, adamw    all parameters in a plain loop, the penalties in the loss (adamw: the usual weight decay)
     rotated             the same with gnvpro.RotatedAdam
     vpro                gnvpro.ReducedLoss with gnvpro.RotatedAdam on theta: the head eliminated on each batch
 
 Every run has a schedule that ends with it: one cycle (a rise over 0.3 of the run, then a cosine) or a cosine alone. After each
-epoch the test accuracy of the model as it stands in the loop is read; after some, and at the end, also with the head
+epoch the accuracy of the model as it stands in the loop is read; after some, and at the end, also with the head
 eliminated over all training images. Phi is the latter's objective without the penalty on theta. Seconds are processor
 seconds of one thread in the loop, without readings; an epoch is two work units. With --out a run is saved after each epoch
-and goes on where it was.
+and goes on where it was. Rates are chosen with --held-out validation, where no test image is looked at.
 """
 
 from __future__ import annotations
@@ -35,8 +35,13 @@ from torch import Tensor, nn
 import gnvpro
 
 PENALTIES = {"fashion": (1e-4, 1e-4), "cifar10": (1e-4, 1e-2)}  # theta, W
-RATES = {"sgd": (2e-2, 5e-2, 1e-1, 2e-1), "adamw": (1e-3, 3e-3, 1e-2), "rotated": (3e-3,), "vpro": (3e-3,)}
-BATCHES = (128,)
+RATES = {
+    "sgd": (2e-2, 5e-2, 1e-1, 2e-1),
+    "adam": (1e-3, 3e-3, 1e-2),
+    "adamw": (1e-3, 3e-3, 1e-2),
+    "rotated": (3e-3, 1e-2, 3e-2),
+    "vpro": (3e-3, 1e-2, 3e-2),
+}
 RISE = 0.3  # of one cycle
 WARM_UP = 20  # steps of the cosine
 
@@ -55,6 +60,7 @@ class Setting:
     seed: int = 0
     samples: int = 0  # 0: all
     schedule: str = "cosine"
+    held_out: str = "test"
 
     @property
     def name(self) -> str:
@@ -62,9 +68,9 @@ class Setting:
         return "_".join(str(value) for value in asdict(self).values())
 
 
-def data(problem: str, samples: int) -> Data:
-    """Training and test images, and the network."""
-    bench = fashion() if problem == "fashion" else cifar(samples or 40_000)
+def data(problem: str, samples: int, held_out: str) -> Data:
+    """Training images, images that are held out, and the network."""
+    bench = fashion(held_out) if problem == "fashion" else cifar(samples or 40_000, held_out)
     train, test = bench.train, bench.held_out
     if problem == "fashion":
         train, test = ((x.view(-1, 1, 28, 28), y) for x, y in (train, test))
@@ -208,28 +214,28 @@ def main() -> None:
     parser.add_argument("problem", choices=["fashion", "cifar10"])
     parser.add_argument("--method", choices=["sgd", "adam", "adamw", "rotated", "vpro"], default="vpro")
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, nargs="+", default=[128])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--samples", type=int, default=0, help="training images; all by default")
     parser.add_argument("--schedule", choices=["cosine", "onecycle"], default="cosine")
+    parser.add_argument("--held-out", choices=["test", "validation"], default="test")
     parser.add_argument(
         "--eliminate", type=int, nargs="*", default=[], help="epochs after which the head is eliminated"
     )
     parser.add_argument("--out", type=Path, help="directory of runs, to go on with")
-    parser.add_argument("--search", action="store_true", help="all methods at all rates and batch sizes, first seed")
+    parser.add_argument("--search", nargs="*", choices=RATES, help="these methods, or all, at all rates")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    everything = data(given.problem, given.samples)
-    print(
-        "| method | seed | epoch | test, as it stands | test, head eliminated | Phi | s |\n|---|---|---|---|---|---|---|"
-    )
-    runs = [(given.method, given.lr, given.batch)]
-    if given.search:
-        runs = [(m, lr, b) for m, rates in RATES.items() for lr, b in itertools.product(rates, BATCHES)]
-    for (method, lr, batch), seed in itertools.product(runs, given.seeds):
+    everything = data(given.problem, given.samples, given.held_out)
+    head = ["method", "seed", "epoch", given.held_out, f"{given.held_out}, head eliminated", "Phi", "s"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    rates = [(given.method, given.lr)]
+    if given.search is not None:
+        rates = [(method, lr) for method in given.search or RATES for lr in RATES[method]]
+    for (method, lr), batch, seed in itertools.product(rates, given.batch, given.seeds):
         setting = Setting(
-            given.problem, method, lr, batch, given.epochs, seed, given.samples, given.schedule
+            given.problem, method, lr, batch, given.epochs, seed, given.samples, given.schedule, given.held_out
         )  # fmt: skip
         run(setting, everything, given.out, given.eliminate)
 

@@ -81,8 +81,8 @@ def arm(n: int, width: int, dtype: torch.dtype) -> Bench:
     )
 
 
-def fashion() -> Bench:
-    """Fashion-MNIST, standardised with one mean and one deviation."""
+def fashion(held_out: str = "test") -> Bench:
+    """Fashion-MNIST, standardised with one mean and one deviation; the last 10,000 training images are for validation."""
 
     def read(name: str, offset: int) -> np.ndarray:
         return np.frombuffer(gzip.open(FASHION / f"{name}.gz").read(), np.uint8, offset=offset)
@@ -92,11 +92,14 @@ def fashion() -> Bench:
         images = read(f"{split}-images-idx3-ubyte", 16).reshape(-1, 784).astype(np.float32) / 255
         labels = read(f"{split}-labels-idx1-ubyte", 8).astype(np.int64)
         parts.append((torch.from_numpy((images - 0.286) / 0.353), torch.from_numpy(labels)))
+    if held_out == "validation":
+        images, labels = parts[0]
+        parts = [(images[:-10_000], labels[:-10_000]), (images[-10_000:], labels[-10_000:])]
     return Bench(parts[0], parts[1], lambda: mlp(784, 64, 10, nn.ReLU), "multinomial", (1e-4, 1e-4))
 
 
-def cifar(samples: int) -> Bench:
-    """CIFAR-10 with the paper's network."""
+def cifar(samples: int, held_out: str = "test") -> Bench:
+    """CIFAR-10 with the paper's network; held out are its test or its validation images."""
 
     def network() -> nn.Sequential:
         layers = [nn.Conv2d(3, 32, 5, padding=2, bias=False), nn.Conv2d(32, 64, 5, padding=2, bias=False)]
@@ -109,9 +112,8 @@ def cifar(samples: int) -> Bench:
         )  # fmt: skip
 
     data = cifar10.load()
-    return Bench(
-        (data.train[0][:samples], data.train[1][:samples]), data.test, network, "multinomial", (1e-4, 1e-2)
-    )  # fmt: skip
+    train, other = (data.train[0][:samples], data.train[1][:samples]), getattr(data, held_out)
+    return Bench(train, other, network, "multinomial", (1e-4, 1e-2))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import gnvpro
 from gnvpro.methods import running_adam_vpro
-from gnvpro.methods.batch_steps import BatchSteps
+from gnvpro.methods.batch_steps import BatchSteps, sizes_of
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
 from gnvpro.stochastic.learning_rate import FIRST, TRIALS, WARM_UP
@@ -56,7 +57,7 @@ def test_an_epoch_is_two_passes_and_the_first_elimination_one() -> None:
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradient(loss: str) -> None:
-    """In unrotated coordinates the first move of ADAM has the size of the rate and the gradient's sign."""
+    """In unrotated coordinates the first move of ADAM has the gradient's sign, and as size the rate's share of the weights'."""
     x, y = samples(60, loss)
     problem = gnvpro.Problem(network(), x, y, loss=loss)
     head = gnvpro.BatchHead(proximal=0.0) if loss == "least_squares" else gnvpro.BatchHead(proximal=0.0, rtol=1e-12)
@@ -70,7 +71,11 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     assert value == pytest.approx(point.value, rel=1e-9)
     gradient = point.gradient()
     moved, large = running.steps.theta() - theta, gradient.abs() > 1e-6
-    torch.testing.assert_close(moved[large], -1e-3 * gradient[large].sign(), rtol=1e-3, atol=0)
+    layers = [layer for layer in network()[:-1] if isinstance(layer, torch.nn.Linear)]
+    size = torch.cat(
+        [layer.weight.square().mean().sqrt().expand(layer.weight.numel() + len(layer.bias)) for layer in layers]
+    )
+    torch.testing.assert_close(moved[large], (-1e-3 * size.detach() * gradient.sign())[large], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
@@ -115,6 +120,41 @@ def test_later_steps_do_not_write_into_a_state() -> None:
     assert losses[0] == losses[1]
 
 
+def test_weights_of_another_scale_are_trained_alike() -> None:
+    """ReLU features are the same when one layer's weights are larger and the next one's smaller; so are all steps on them."""
+    x, y = samples(400, "multinomial")
+    losses = []
+    for factor in (1.0, 16.0):
+        torch.manual_seed(0)
+        first, second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 6, bias=False)
+        model = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.ReLU(), torch.nn.Linear(6, 3)).double()
+        with torch.no_grad():
+            for p, scale in ((first.weight, factor), (first.bias, factor), (second.weight, 1 / factor)):
+                p.mul_(scale)
+        settings: dict[str, Any] = {"theta_penalty": 0.0, "head_penalty": 1e-3, "work": 20}
+        method = gnvpro.AdamVPro(rotate=False)
+        history = gnvpro.train(model, x, y, loss="multinomial", method=method, **settings).history
+        losses.append(history.column("loss"))
+    assert losses[0][-1] < 0.7 * losses[0][0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_matrix_of_zeros_moves() -> None:
+    sizes = sizes_of({"0.weight": torch.zeros(5, 12), "0.bias": torch.ones(5), "1.weight": torch.full((2, 5), 0.3)})
+    assert sizes == {"0.weight": pytest.approx(1 / 6), "0.bias": pytest.approx(1 / 6), "1.weight": pytest.approx(0.3)}
+
+
+def test_the_first_head_is_of_as_many_samples_as_determine_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(2000, "multinomial")
+    run = {"loss": "multinomial", "method": "adam-vpro"}
+    exact = gnvpro.train(network(), x, y, **run, work=1).history[0].loss
+    part = gnvpro.train(network(), x, y, **run, work=4).history[0]
+    assert part.work == 20 * 21 / 2000
+    assert exact < part.loss < 1.05 * exact
+    monkeypatch.setattr(running_adam_vpro, "PER_ENTRY", 10**6)
+    assert gnvpro.train(network(), x, y, **run, work=4).history[0].loss == pytest.approx(exact, rel=1e-12)
+
+
 def test_a_rate_that_is_far_too_large_is_lowered() -> None:
     x, y = samples(600, "least_squares")
     result = gnvpro.train(
@@ -156,7 +196,7 @@ def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.M
     )
     while budget.seconds_left > 0:
         assert running.iterate()
-    assert len(rates) == 20 * 16  # forty passes after the first elimination
+    assert len(rates) == 20 * 16 - running_adam_vpro.TIMED  # forty passes after the first elimination
     assert rates[WARM_UP] > 0.99e-2
     assert rates[160] == pytest.approx(0.5e-2, rel=0.05)
     assert rates[-1] < 1e-4 * 1e-2

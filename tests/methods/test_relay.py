@@ -64,6 +64,18 @@ def test_the_head_in_the_model_is_eliminated_over_all_samples() -> None:
     assert float((Z.T @ residual / 400).norm()) < 1e-7
 
 
+def test_cross_entropy_begins_on_batches_too_and_ends_with_the_head_of_all_samples() -> None:
+    x, y = samples(400, "multinomial")
+    result = trained("multinomial", work=40)
+    assert kinds(result) == ["adam-vpro"]
+    assert result.history[-1].loss < 0.6 * result.history[0].loss
+    problem = gnvpro.Problem(result.model, x, y, loss="multinomial")
+    eliminated = problem.reduced.at(problem.theta()).value
+    assert eliminated == pytest.approx(result.history[-1].loss, rel=1e-7)
+    for record in result.history[1:-1]:  # with the head that follows the batches
+        assert record.loss > eliminated
+
+
 @pytest.mark.parametrize(
     ("budget", "part"),
     [
@@ -111,7 +123,7 @@ def test_with_nothing_given_it_ends_by_itself() -> None:
 # -- where it begins on all samples
 
 
-def test_small_sets_other_losses_and_batches_of_ones_own_begin_on_all_samples(tmp_path: Path) -> None:
+def test_small_sets_and_batches_of_ones_own_begin_on_all_samples(tmp_path: Path) -> None:
     x, y = samples(400, "least_squares")
     files = []
     for name, values in (("x", x), ("y", y)):
@@ -122,7 +134,6 @@ def test_small_sets_other_losses_and_batches_of_ones_own_begin_on_all_samples(tm
         trained(n=299, iterations=2),
         trained(solver="auto", iterations=2),
         trained(solver=gnvpro.Auto(large=None), iterations=2),
-        trained("multinomial", iterations=2),
         trained(method=gnvpro.GNvpro(solver=LARGE, batches=gnvpro.Batches(350)), work=20),
         trained(head_penalty="auto", iterations=2),
         streamed,

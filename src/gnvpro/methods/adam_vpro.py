@@ -11,8 +11,9 @@ are counted as inner seconds. The head's freedom on a batch falls with the learn
 
 For least squares a reading is of the mean of the last thetas (see `batch_steps`).
 
-The learning rate is found by short trials, an iteration each (see `learning_rate`), and lowered along a cosine that ends with
-the budget, of work or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at
+The learning rate is relative to the size of the weights (`batch_steps`). For least squares it is found by short trials, an
+iteration each, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the budget, of work
+or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at
 all, it begins again with a quarter of the rate.
 
 Legend: alpha_1 -> theta_penalty, G -> gradient of the misfit in the outputs, W_b -> BatchFit.W.
@@ -30,7 +31,7 @@ from gnvpro.methods.running_adam_vpro import RunningAdamVPro, StepSettings
 from gnvpro.objectives.problem import Problem
 from gnvpro.stochastic.batch_head import BatchHead
 
-BATCH = 512  # samples, where there are enough of them
+BATCH, SQUARES_BATCH = 128, 512  # samples, where there are enough of them: a batch's head of least squares wants more
 PARTS = 16  # batches that an epoch has at least
 
 
@@ -39,8 +40,9 @@ class AdamVPro(Method):
     """ADAM with the head eliminated on each batch, for large sets of samples.
 
     Args:
-        lr: the learning rate at the start. Left out, it is found by short trials; 5e-3 where the budget has no room for them.
-        batch_size: samples per step. Left out: 512, or a sixteenth of the samples where that is less.
+        lr: the learning rate at the start, relative to the size of the weights: 0.1 changes each by a tenth of what is usual in
+            its tensor. Left out: 0.1; for least squares it is found by short trials where the budget has room for them.
+        batch_size: samples per step. Left out: 512 for least squares, else 128; a sixteenth of the samples where that is less.
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments.
         head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of all samples, at the start
@@ -49,7 +51,7 @@ class AdamVPro(Method):
     The rate ends at zero where the budget of `work` or `seconds` does, not where `iterations` or `patience` end a run. A run
     that is taken up with a larger budget goes on with the rate that this one has there: not the run that had it from the start.
 
-    >>> AdamVPro().samples_per_batch(100_000), AdamVPro().samples_per_batch(800)
+    >>> AdamVPro().samples_per_batch(100_000, squares=True), AdamVPro().samples_per_batch(800, squares=False)
     (512, 50)
     """
 
@@ -80,12 +82,12 @@ class AdamVPro(Method):
         """Work units where none are given: the learning rate needs an end to fall to."""
         return math.inf if by_seconds else USUAL_WORK
 
-    def samples_per_batch(self, samples: int) -> int:
-        """Samples in a batch, of so many."""
-        return min(self.batch_size or max(1, min(BATCH, samples // PARTS)), samples)
+    def samples_per_batch(self, samples: int, squares: bool) -> int:
+        """Samples in a batch, of so many, for least squares or not."""
+        return min(self.batch_size or max(1, min(SQUARES_BATCH if squares else BATCH, samples // PARTS)), samples)
 
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> RunningAdamVPro:
         """Start on a problem, or go on from a state."""
-        size = self.samples_per_batch(problem.n_samples)
+        size = self.samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
         steps = StepSettings(self.lr, size, self.batch_head, self.rotate)
         return RunningAdamVPro(steps, problem, start, budget, seed, state)

@@ -15,7 +15,7 @@ A stint of the kind that gains less is short, and the next one waits until it is
 does not pay costs a tenth or so. What an exact step costs is known before the first one is taken: by the passes, and the
 seconds of the same products with a few rows.
 
-Large sets of samples, of least squares, begin on random batches (`relay`); the same decisions follow from where they end.
+Large sets of samples begin on random batches (`relay`); the same decisions follow from where they end.
 
 What the clock decided is part of the state, so that a resumed run goes on the same way. `Auto(reproducible=True)` counts
 operations instead of seconds: the same steps on every machine. Where exact steps cannot be had (memory, the eliminator, the
@@ -59,7 +59,7 @@ class Auto:
         max_rank: largest dimension of Krylov spaces; each costs two work units.
         rtol: relative residual at which a Krylov space is large enough.
         dense: settings of its exact steps.
-        large: samples from which training with least squares begins on random batches; None: it never does.
+        large: samples from which training begins on random batches; None: it never does.
         reproducible: whether decisions follow from counts of operations, the same on every machine, rather than from seconds.
             Where the work is limited, or in several processes, they always do.
     """
@@ -126,8 +126,7 @@ class Auto:
         fresh = start.W is None and budget.share == 1.0
         held = not isinstance(problem.inputs, Streamed)
         fixed = not (problem.searched.theta or problem.searched.head)  # the evidence judges minima
-        squares = problem.misfit.identity_hessian
-        return many and fresh and held and fixed and squares and count_directions(problem) >= FEW_DIRECTIONS
+        return many and fresh and held and fixed and count_directions(problem) >= FEW_DIRECTIONS
 
     def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
         costs = Costs(self.dense, self.reproducible, problem, budget)
@@ -137,9 +136,8 @@ class Auto:
             problem.network.features(problem.theta(), problem.inputs, problem.passes)
             of_pass = costs.spent() - before
         exact = costs.of_exact_step(of_pass) if self.takes_exact_steps(problem) else math.inf
-        return part_for_batches(
-            budget, costs.kind, exact, AdamVPro().samples_per_batch(problem.n_samples) / problem.n_samples
-        )
+        batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
+        return part_for_batches(budget, costs.kind, exact, batch / problem.n_samples)
 
     def on_all_samples(
         self, problem: Problem, start: Start, budget: Budget, state: State | None, first_value: float | None = None

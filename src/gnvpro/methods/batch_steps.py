@@ -1,5 +1,14 @@
 """Steps of ADAM on batches, with the head eliminated on each: what `adam-vpro` repeats.
 
+A learning rate is relative: the largest change of an entry in a step, as a share of the size that the entries of its tensor had
+at the start,
+
+    step of a tensor  =  rate * size * direction(gradient),         size = root mean square of its entries
+
+since weights are drawn smaller where a layer has more inputs, and the rate that suits them falls with them: one rate serves
+networks of all widths. Vectors (biases) have the size of the matrix before them, a matrix of zeros the one that torch
+would have drawn.
+
 The mean of the last thetas is kept beside theta. Noise averages out in it, so that with a head of its own it is nearly as good
 a model as if the rate had fallen to zero,
 
@@ -8,6 +17,8 @@ a model as if the rate had fallen to zero,
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,6 +34,7 @@ from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
 from gnvpro.stochastic.rotated_adam import Rotated
 
 MEMORY = 20  # of the mean
+SMALL = 1e-3  # times the size that torch draws: as good as zero
 
 
 class BatchSteps:
@@ -37,6 +49,7 @@ class BatchSteps:
         # Steps are taken in place, and `split` may hand out views of theta
         self.parameters = {name: value.clone() for name, value in problem.network.split(theta).items()}
         self.moments: dict[str, dict[str, Any]] = {name: {} for name in self.parameters}
+        self.sizes = sizes_of(self.parameters)
         self.forget_the_way()
 
     def forget_the_way(self) -> None:
@@ -61,7 +74,7 @@ class BatchSteps:
         cotangent = misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
         gradient = linearization.vjp(cotangent) + problem.theta_penalty.hessian_mv(theta)
         for name, part in network.split(gradient).items():
-            self.kernel.step(self.parameters[name], part, self.moments[name], rate)
+            self.kernel.step(self.parameters[name], part, self.moments[name], rate * self.sizes[name])
         self.mean = torch.lerp(self.mean, theta, (MEMORY + 1) / (MEMORY + 1 + self.count))
         self.count += 1
         return fit.value + problem.theta_penalty.value(theta)
@@ -71,6 +84,7 @@ class BatchSteps:
         return {
             "parameters": detached_copy(self.parameters),
             "moments": detached_copy(self.moments),
+            "sizes": self.sizes,
             "memory": self.memory.state(),
             "mean": self.mean,
             "count": self.count,
@@ -79,5 +93,21 @@ class BatchSteps:
     def resume(self, state: State) -> None:
         """Take it up."""
         self.parameters, self.moments = detached_copy(state["parameters"]), detached_copy(state["moments"])
-        self.memory = HeadMemory(**state["memory"])
+        self.sizes, self.memory = state["sizes"], HeadMemory(**state["memory"])
         self.mean, self.count = state["mean"], state["count"]
+
+
+def sizes_of(parameters: Mapping[str, Tensor]) -> dict[str, float]:
+    """The root mean square of each tensor's entries, or what stands for it.
+
+    >>> sizes_of({"weight": torch.full((2, 3), 0.5), "bias": torch.zeros(2)})
+    {'weight': 0.5, 'bias': 0.5}
+    """
+    sizes, last = {}, 1.0
+    for name, values in parameters.items():
+        if values.dim() > 1:
+            drawn = math.sqrt(len(values) / (3 * max(values.numel(), 1)))
+            own = float(values.detach().double().square().mean().sqrt())
+            last = own if own > SMALL * drawn else drawn
+        sizes[name] = last
+    return sizes

@@ -15,17 +15,17 @@ from gnvpro.head.eliminator import WarmStart, append_bias_column
 from gnvpro.methods.batch_steps import BatchSteps
 from gnvpro.methods.pace import Pace
 from gnvpro.methods.protocol import Budget, Start, State
-from gnvpro.methods.stochastic import Model, RandomBatch, loader_batch_size, random_batches
+from gnvpro.methods.stochastic import Model, RandomBatch, loader_batch_size, random_batches, seeded_permutation
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
+from gnvpro.samples.several import Streamed
 from gnvpro.stochastic.batch_head import BatchHead
 from gnvpro.stochastic.learning_rate import (
     FIRST,
-    SAFETY,
     TRIALS,
-    UNTRIED,
+    USUAL,
     WARM_UP,
     cosine,
     found_rate,
@@ -48,6 +48,7 @@ RETREAT = 0.25  # times the rate after a failure
 FAILURES = 6  # that are forgiven
 CHANGING = 1.5  # times the first objective that is no failure where samples change
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)  # the head of all samples, for readings on the way
+PER_ENTRY = 20  # samples that the first head is eliminated on, for each of its entries
 TRIAL_SEED = 1_000_003  # the order of the trial's batches is none of an epoch's
 
 
@@ -86,12 +87,25 @@ class RunningAdamVPro:
         self.epoch = self.failures = 0
         self._warm = False  # whether the first steps are taken
         self.rate, self._scores = self.settings.lr, dict[int, float]()
-        near = None if start.W is None else WarmStart(start.W)
-        point = self.problem.reduced.start(start.theta, near, keep=False)
-        self.first = Model(point.theta, point.W, point.outputs, point.value, point.misfit)
-        self.point = self.first
+        self.first = self.point = self._first_model(start)
+        left = self._passes_in_seconds() if math.isfinite(self.budget.seconds) else math.inf
         self.pace = Pace(self.budget, self.problem.processes)
+        self.pace.left = min(self.pace.left, left)
         self.steps = self._set_out()
+
+    def _first_model(self, start: Start) -> Model:
+        """The head of as many samples as determine it; of all where they are not many more, or nothing will follow."""
+        problem, network = self.problem, self.problem.network
+        near = None if start.W is None else WarmStart(start.W)
+        enough = PER_ENTRY * network.n_targets * (network.n_features + network.bias)
+        if self.n_samples < 2 * enough or self.is_over or isinstance(problem.inputs, Streamed):
+            point = problem.reduced.start(start.theta, near, keep=False)
+            return Model(point.theta, point.W, point.outputs, point.value, point.misfit)
+        samples = seeded_permutation(self.n_samples, self.seed, TRIAL_SEED)[:enough].to(problem.inputs.device)
+        head = problem.on_samples(samples).reduced.start(start.theta, near, keep=False)
+        if head.fit is None:
+            raise ValueError(head.trouble)
+        return Model.of(problem, start.theta, head.W, self._features(start.theta))
 
     def _set_out(self) -> BatchSteps:
         """At the first model, with an optimiser that has no past."""
@@ -104,16 +118,18 @@ class RunningAdamVPro:
 
     def _try_a_rate(self) -> StepReport | None:
         """First steps or one trial, kept where nothing was better; None where the rate is known."""
-        squares = self.problem.misfit.identity_hessian
+        if not self.problem.misfit.identity_hessian:
+            self.rate = USUAL
+            return None
         begun = self._warm or self._scores or self.steps.count
         if not (begun or self._affords_trials()):
-            self.rate = FIRST if squares else UNTRIED
+            self.rate = FIRST
             return None
-        if squares and not self._warm:
+        if not self._warm:
             return self._first_steps()
         k = next_trial(self._scores)
         if k is None or self.is_over:
-            self.rate = found_rate(self._scores, 1.0 if squares else SAFETY)
+            self.rate = found_rate(self._scores)
             self.steps.forget_the_way()
             self.pace.look()
             return None
@@ -147,9 +163,6 @@ class RunningAdamVPro:
 
     def _affords_trials(self) -> bool:
         """Whether all of them together would be a small share of the budget."""
-        if math.isfinite(self.budget.seconds):
-            self.pace.look()
-            self.pace.left = min(self.budget.passes_left, self._passes_in_seconds())
         passes = (TRIALS * TRIAL + FIRST_STEPS) * 2 * self.batch_size / self.n_samples
         total = self.pace.total
         return passes <= SHARE * total and total - passes >= self.next_passes
@@ -255,7 +268,8 @@ class RunningAdamVPro:
     def _read(self, theta: Tensor) -> Model | None:
         """The reduced objective over all samples; None where the features are not finite.
 
-        On the way the head needs no more digits than a reading shows; the last one is as exact as the eliminator makes it.
+        On the way the head needs no more digits than a reading shows, and one that follows the batches is near enough as it is;
+        the last one is as exact as the eliminator makes it.
         """
         problem, near = self.problem, self.steps.memory.reading  # which is near it already
         Z = self._features(theta)
@@ -264,6 +278,8 @@ class RunningAdamVPro:
         with problem.meter.inner_clock():
             if problem.misfit.identity_hessian or self.is_over:
                 W = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, WarmStart(near)).W
+            elif self.settings.batch_head.follows(problem.misfit):
+                W = near
             else:
                 W = ROUGH.fit(Z, problem.misfit, problem.head_penalty, ROUGH.first(near)).W
         return Model.of(self.problem, theta, W, Z)

@@ -262,6 +262,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
 def _check_finite(name: str, tensor: Tensor, first: int, hint: str = "") -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
         return
+    if torch.isfinite(tensor.sum()):  # all of them are: ten times cheaper than a look at each
+        return
     bad = ~torch.isfinite(tensor)
     if bad.any():
         sample = int(bad.reshape(bad.shape[0], -1).any(1).nonzero()[0])

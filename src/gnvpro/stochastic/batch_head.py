@@ -176,11 +176,13 @@ class BatchHead:
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, memory: HeadMemory, share: float = 1.0) -> BatchFit:
         """The head of one batch; `share` of the freedom, of "auto", is left to it."""
         inner = Proximal(Z, misfit, head_penalty, memory.proximal, memory.W)
-        if misfit.identity_hessian:
-            return self._least_squares(inner, memory, share)
-        if self._is_plain or self.metric == "plain":
-            return self._newton(inner, memory, share)
-        return self._follow(replace(inner, proximal=0.0), memory)
+        if self.follows(misfit):
+            return self._follow(replace(inner, proximal=0.0), memory)
+        return (self._least_squares if misfit.identity_hessian else self._newton)(inner, memory, share)
+
+    def follows(self, misfit: Misfit) -> bool:
+        """Whether the head is near the one of all samples at any time, as it is in the running metric."""
+        return not (misfit.identity_hessian or self._is_plain or self.metric == "plain")
 
     # -- least squares
 

@@ -1,15 +1,20 @@
-"""A learning rate that nobody has to choose: found by short trials, then lowered to zero along a cosine.
+"""A learning rate that nobody has to choose, lowered to zero along a cosine.
 
-    trial       a whole run in small: so many steps from the start, at a rate that falls to zero along a cosine;
+Rates are relative to the size of the weights that they change (see `gnvpro.methods.batch_steps`).
+
+    schedule    rate(p) = rate * min(1, steps / WARM_UP) * (1 + cos(pi p)) / 2,        p: share of the budget spent
+
+For losses other than least squares one rate, USUAL, serves all networks that were measured. With least squares, where there is
+little noise, the best rate depends on the problem, and is found by short trials after a few hundred steps at FIRST:
+
+    trial       a whole run in small: so many steps at a rate that falls to zero along a cosine;
                 its score is the mean loss of the last batches, of which every trial sees the same
-    found       trials at FIRST, FIRST * FACTOR, ... as long as the score betters by a tenth, or in the other direction;
-                SAFETY times the best of them, since a long run wants shorter steps than a short one
-    schedule    rate(p) = found * min(1, steps / WARM_UP) * (1 + cos(pi p)) / 2,        p: share of the budget spent
+    found       trials at FIRST, FIRST * FACTOR, ... as long as the score betters by a tenth, or in the other direction
 
-Training goes on from where the best trial ended. Measured on a regression with 1443 parameters, the best rate is 0.16 for the
-first 100 steps, 0.08 for 500 and 0.05 for 4000; trials of 30 steps ask for 0.3. After 200 steps at FIRST, trials of 100 steps
-ask for 0.05: so least squares begins with these, and takes the rate as found. A single run with a rising rate would be cheaper
-and does not tell: with the head eliminated the loss of a batch goes on falling at rates ten times too large.
+Training goes on from where the best trial ended. Measured on a regression with 1443 parameters, the best rate of the first 100
+steps from the start is three times the best of 4000; after 200 steps at FIRST, trials of 100 steps ask for what is best in a
+long run. A single run with a rising rate would be cheaper and does not tell: with the head eliminated the loss of a batch goes
+on falling at rates ten times too large.
 """
 
 from __future__ import annotations
@@ -17,12 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-FIRST, FACTOR = 2e-2, 2.5
+FIRST, FACTOR = 0.15, 2.5
 TRIALS = 6  # at most
 WORTHWHILE = 0.9  # times the score of the trial before: another one follows
-UNTRIED = 5e-3  # the rate where the budget has no room for trials
+USUAL = 0.1  # of losses other than least squares
 WARM_UP = 20  # steps
-SAFETY = 0.25
 LAST = 0.2  # of a trial's steps are its score
 
 
@@ -43,13 +47,13 @@ def next_trial(scores: Mapping[int, float]) -> int | None:
     return last + (1 if up else -1) if betters and len(scores) < TRIALS else None
 
 
-def found_rate(scores: Mapping[int, float], safety: float = SAFETY) -> float:
+def found_rate(scores: Mapping[int, float]) -> float:
     """The rate of a run, after trials with these scores; the smaller of equals.
 
-    >>> round(found_rate({0: 0.3, 1: 0.2, 2: 0.25}), 4)  # a quarter of 0.05
-    0.0125
+    >>> found_rate({0: 0.3, 1: 0.2, 2: 0.25})
+    0.375
     """
-    return safety * trial_rate(min(scores, key=lambda k: (scores[k], k)))
+    return trial_rate(min(scores, key=lambda k: (scores[k], k)))
 
 
 def trial_rate(k: int) -> float:

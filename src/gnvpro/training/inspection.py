@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -40,11 +41,10 @@ WARNED = 1e4  # UNEVEN that `train` warns of
 class Columns:
     """The columns of a matrix, rows being samples."""
 
+    values: Tensor  # of at most so many samples
     mean: Tensor
     std: Tensor
-    condition: float  # of the columns, centred and scaled
     constant: tuple[int, ...]
-    double: tuple[tuple[int, int], ...]  # pairs that differ by a factor and a shift only
 
     @staticmethod
     def of(values: Tensor) -> Columns:
@@ -52,25 +52,43 @@ class Columns:
         X = values[:SAMPLES].detach().to(torch.float64)
         mean, std = X.mean(0), X.std(0, unbiased=False)
         constant = std <= SAME * (X.abs().amax(0) + 1e-300)
-        alive = (~constant).nonzero()[:, 0]
-        if not len(alive):
-            return Columns(mean, std, 1.0, tuple(range(X.shape[1])), ())
-        scaled = (X[:, alive] - mean[alive]) / std[alive]
-        singular = torch.linalg.svdvals(scaled)
-        condition = float(singular[0] / singular[-1]) if len(X) > len(alive) and singular[-1] > 0 else float("inf")
-        together = (scaled.T @ scaled / len(X)).abs().triu(1) > 1 - SAME
-        double = tuple((int(alive[i]), int(alive[j])) for i, j in together.nonzero().tolist())
-        return Columns(mean, std, condition, tuple(constant.nonzero()[:, 0].tolist()), double)
+        return Columns(X, mean, std, tuple(constant.nonzero()[:, 0].tolist()))
+
+    @cached_property
+    def alive(self) -> Tensor:
+        """The numbers of the columns that are not constant."""
+        varies = torch.ones_like(self.std, dtype=torch.bool)
+        varies[list(self.constant)] = False
+        return varies.nonzero()[:, 0]
+
+    @cached_property
+    def scaled(self) -> Tensor:
+        """These columns, centred and scaled."""
+        return (self.values[:, self.alive] - self.mean[self.alive]) / self.std[self.alive]
+
+    @cached_property
+    def condition(self) -> float:
+        """Of these."""
+        if not len(self.alive):
+            return 1.0
+        singular = torch.linalg.svdvals(self.scaled)
+        determined = len(self.scaled) > len(self.alive) and singular[-1] > 0
+        return float(singular[0] / singular[-1]) if determined else float("inf")
+
+    @cached_property
+    def double(self) -> tuple[tuple[int, int], ...]:
+        """Pairs that differ by a factor and a shift only."""
+        together = (self.scaled.T @ self.scaled / len(self.scaled)).abs().triu(1) > 1 - SAME
+        return tuple((int(self.alive[i]), int(self.alive[j])) for i, j in together.nonzero().tolist())
 
     def uneven(self, factor: float) -> tuple[int, ...]:
         """Columns far from the others in scale, or far from zero for what they vary."""
-        varies = torch.ones_like(self.std, dtype=torch.bool)
-        varies[list(self.constant)] = False
-        if not varies.any():
+        if not len(self.alive):
             return ()
-        middle = self.std[varies].median()
-        off = (self.std > factor * middle) | (self.std * factor < middle) | (self.mean.abs() > factor * self.std)
-        return tuple((off & varies).nonzero()[:, 0].tolist())
+        mean, std = self.mean[self.alive], self.std[self.alive]
+        middle = std.median()
+        off = (std > factor * middle) | (std * factor < middle) | (mean.abs() > factor * std)
+        return tuple(self.alive[off].tolist())
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def train(
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps
-            first as long as they pay; least squares with 10,000 samples or more begins on random batches. The history says
+            first as long as they pay; with 10,000 samples or more it begins on random batches. The history says
             which it was.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
             the data during training (see docs/penalties.md); `result.chosen` says what was found. Left out: 1e-10 for least
