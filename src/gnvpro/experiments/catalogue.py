@@ -19,6 +19,7 @@ from gnvpro.data import Split, cdr, cifar10, data_directory, dcr, ellipse, india
 from gnvpro.experiments.inner_accuracy import study
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, Training
 from gnvpro.head.newton import NewtonKrylov
+from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.auto import Auto
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
@@ -155,7 +156,7 @@ _NESTEROV = Nesterov(lr=5e-3, batch_size=128)
 
 def cifar10_settings(gnvpro: GNvpro, lbfgs: LBFGSvpro, adam: Adam) -> Settings:
     """Large batches for the deterministic methods, small ones for the stochastic methods."""
-    methods = (gnvpro, GaussNewton(solver=Krylov(30), batches=_PARTS), lbfgs, adam, _NESTEROV)
+    methods = (gnvpro, GaussNewton(solver=Krylov(30), batches=_PARTS), lbfgs, AdamVPro(), adam, _NESTEROV)
     return Settings({method.name: Training(method, 400.0) for method in methods}, 1e-4, 1e-2)
 
 

@@ -19,7 +19,7 @@ from gnvpro.experiments.numbers import title
 from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, OVERRIDES, PREDICTIONS, read_json
 from gnvpro.experiments.snapshots import Snapshots
 
-ORDER = ("gnvpro", "lbfgs-vpro", "gauss-newton", "adam", "nesterov")
+ORDER = ("gnvpro", "lbfgs-vpro", "adam-vpro", "gauss-newton", "adam", "nesterov")
 CURVES = ("work", "seconds", "loss", "validation_loss", "accuracy", "validation_accuracy", "level")
 
 MAX_FILE_BYTES = 10**8  # of a JSON or CSV file

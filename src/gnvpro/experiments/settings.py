@@ -23,6 +23,7 @@ TITLES = {
     "gnvpro": "GNvpro",
     "gauss-newton": "Gauss-Newton",
     "lbfgs-vpro": "L-BFGSvpro",
+    "adam-vpro": "ADAMvpro",
     "adam": "ADAM",
     "nesterov": "Nesterov",
 }

@@ -11,11 +11,12 @@ from gnvpro.extras import need
 COLOURS = {
     "gnvpro": "#0072B2",
     "lbfgs-vpro": "#009E73",
+    "adam-vpro": "#56B4E9",
     "gauss-newton": "#D55E00",
     "adam": "#E69F00",
     "nesterov": "#CC79A7",
 }
-MARKERS = {"gnvpro": "o", "lbfgs-vpro": "s", "gauss-newton": "^", "adam": "D", "nesterov": "v"}
+MARKERS = {"gnvpro": "o", "lbfgs-vpro": "s", "adam-vpro": "P", "gauss-newton": "^", "adam": "D", "nesterov": "v"}
 
 
 def colour(method: str, settings: str, all_settings: Sequence[str]) -> str:
