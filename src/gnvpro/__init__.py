@@ -25,6 +25,7 @@ from gnvpro.methods.solvers import Dense, Hybrid, Krylov, ModelSolver
 from gnvpro.methods.stochastic import Adam, Nesterov
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import LocalModel, Step
+from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
 from gnvpro.problem.penalties import Tikhonov, time_differences
@@ -88,6 +89,7 @@ __all__ = [
     "Solver",
     "Status",
     "Step",
+    "StepReport",
     "Tikhonov",
     "WarmStart",
     "inspect",

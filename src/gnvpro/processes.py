@@ -80,6 +80,8 @@ class Processes:
 
     def largest(self, value: float) -> float:
         """The largest of every process's value."""
+        if self.alone:
+            return value
         return float(self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.MAX))
 
     def _reduced(self, part: Tensor, how: Any) -> Tensor:

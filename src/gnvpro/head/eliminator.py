@@ -9,6 +9,7 @@ Legend: W(theta) -> HeadFit.W, inverse of the Hessian in W -> HeadFit.inverse_he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -60,7 +61,7 @@ class HeadFit:
     def rounded(self, Z: Tensor, dtype: torch.dtype) -> HeadFit | None:
         """The head as a network of this dtype stores it, and its outputs; None where it overflows there."""
         W = self.W.to(dtype).to(torch.float64)
-        if not torch.isfinite(W).all():
+        if not math.isfinite(torch.linalg.vector_norm(W, math.inf)):  # a third of the time of `isfinite`, then `all`
             return None
         return self if dtype == torch.float64 else replace(self, W=W, outputs=matmul_small(Z, W.T))
 

@@ -307,7 +307,7 @@ class Run:
             loss=point.value,
             misfit=point.misfit,
             gradient_norm=gradient_norm,
-            **dataclasses.asdict(made),
+            **vars(made),
             work=self.meter.work,
             seconds=self._seconds(),
             inner_seconds=self.meter.inner_seconds,

@@ -76,8 +76,10 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
         if made is None:
             return None
         output, part = made
-        inside = part.links if isinstance(part, Chain) else (Link(part, {key: key for key in own}),)
-        links += [Link(link.part, {key: prefix + name for key, name in link.names.items()}) for link in inside]
+        if isinstance(part, Chain):
+            links += [Link(link.part, {key: prefix + name for key, name in link.names.items()}) for link in part.links]
+        else:
+            links.append(Link(part, {key: prefix + key for key in own}))
     if sum(len(link.names) for link in links) < len(params):  # some belong to no layer
         return None
     return Chain(output, tuple(links))
