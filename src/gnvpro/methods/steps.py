@@ -118,7 +118,7 @@ class Steps(Generic[P]):
     def iterate(self) -> StepReport | None:
         """One trial step."""
         report = self.region.iterate()
-        return report and replace(report, damping=None, solver=self.name)
+        return report and StepReport(report.accepted, report.ratio, report.radius, None, report.rank, self.name)
 
     @property
     def builder(self) -> Any:

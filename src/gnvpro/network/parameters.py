@@ -22,8 +22,15 @@ class Parameters:
     location: HeadLocation
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
+    n_theta: int = field(init=False)  # trainable parameters outside of the head
+    bias: bool = field(init=False)  # whether the head has one
+    n_features: int = field(init=False)  # without the column of ones
+    n_targets: int = field(init=False)
+    dtype: torch.dtype = field(init=False)  # what the head, and so its input, is computed in
 
     def __post_init__(self) -> None:
+        self.bias, weight = self.location.head.bias is not None, self.location.head.weight
+        self.n_targets, self.n_features, self.dtype = weight.shape[0], weight.shape[1], weight.dtype
         head = {id(p) for p in self.location.head.parameters()}
         self._own = dict(self.model.named_parameters())
         self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
@@ -31,23 +38,9 @@ class Parameters:
         self.shapes = [tuple(p.shape) for p in self._parameters.values()]
         self._sizes = [p.numel() for p in self._parameters.values()]
         self._dtypes = [p.dtype for p in self._parameters.values()]
+        self.n_theta = sum(self._sizes)
 
     # -- the head
-
-    @property
-    def bias(self) -> bool:
-        """Whether the head has a bias."""
-        return self.location.head.bias is not None
-
-    @property
-    def n_features(self) -> int:
-        """The number of features, without the column of ones."""
-        return self.location.head.weight.shape[1]
-
-    @property
-    def n_targets(self) -> int:
-        """The number of outputs."""
-        return self.location.head.weight.shape[0]
 
     def rows(self, values: Tensor) -> Tensor:
         """What the head takes or gives, one row for each of its applications."""
@@ -72,11 +65,6 @@ class Parameters:
         return rows.reshape(shape)
 
     # -- theta
-
-    @property
-    def n_theta(self) -> int:
-        """The number of trainable parameters outside of the head."""
-        return sum(self._sizes)
 
     @property
     def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -134,8 +122,3 @@ class Parameters:
         values = {**self.split(theta), **self.split_head(W)}
         with torch.no_grad():
             torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the head, and so its input, is computed in."""
-        return self.location.head.weight.dtype

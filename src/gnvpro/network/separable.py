@@ -193,25 +193,30 @@ class SeparableNetwork(Parameters):
         body, prefix = self._body
         if body is None or not isinstance(inputs, Tensor):
             return None
-        inside = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
-        layers = linearize_unshared(body, inside, inputs)
+        layers = linearize_unshared(body, self._inside(params), inputs)
         if layers is None:
             return None
         shape = layers.output.shape
 
         def jvp(d_theta: Tensor) -> Tensor:
-            d_params = {n.removeprefix(prefix): v for n, v in self.split(d_theta).items() if n.startswith(prefix)}
-            return self.rows(layers.jvp(d_params, None))
+            return self.rows(layers.jvp(self._inside(self.split(d_theta)), None))
 
         def vjp(d_rows: Tensor) -> Tensor:
             gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
-            return self.join({prefix + name: value for name, value in gradients.items()})
+            return self.join({prefix + name: value for name, value in gradients.items()} if prefix else gradients)
 
         def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
             rows, _ = layers.jacobian(seeds.reshape(len(seeds), *shape), False)
             yield slice(None), {prefix + name: value for name, value in rows.items()}
 
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
+
+    def _inside(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters by their names in the feature extractor."""
+        prefix = self._body[1]
+        if not prefix:
+            return params
+        return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
 
     @cached_property
     def _body(self) -> tuple[nn.Module | None, str]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -53,31 +53,9 @@ class GaussNewtonMatrix:
     pull_back: Callable[[Tensor, Tensor], Tensor]  # (d_outputs, dW) -> J' H d_outputs + a2 J_W' dW, in theta
 
 
-class Root(Protocol):
-    """C_i' W = Q_i R_i for every row, where C_i C_i' is the Hessian of the misfit."""
-
-    @property
-    def seeds(self) -> Tensor:
-        """R, (m, rows, n_features)."""
-        ...
-
-    def transposed(self, y: Tensor) -> Tensor:
-        """(C Q)' y, (rows, m) of (rows, n_targets)."""
-        ...
-
-    @property
-    def coupled_rows(self) -> int:
-        """Rows that S1 has for each direction and feature."""
-        ...
-
-    def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
-        """The rows' share of S1, (directions, coupled_rows, n_features), from R J (directions, m, rows)."""
-        ...
-
-
 @dataclass(frozen=True)
 class CommonRoot:
-    """Least squares: C_i = sqrt(w_i), one Q and one R; S1 is left in the coordinates of Q."""
+    """C_i' W = Q_i R_i for least squares: C_i = sqrt(w_i), one Q and one R; S1 is left in the coordinates of Q."""
 
     Q: Tensor
     R: Tensor
@@ -85,26 +63,26 @@ class CommonRoot:
 
     @property
     def seeds(self) -> Tensor:
-        """sqrt(w) R."""
+        """sqrt(w) R, (m, rows, n_features)."""
         return self.root_weights * self.R[:, None]
 
     def transposed(self, y: Tensor) -> Tensor:
-        """sqrt(w) Q' y."""
+        """(C Q)' y = sqrt(w) Q' y, (rows, m) of (rows, n_targets)."""
         return self.root_weights * (y @ self.Q)
 
     @property
     def coupled_rows(self) -> int:
-        """m."""
+        """Rows that S1 has for each direction and feature: m."""
         return self.R.shape[0]
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
-        """Sum over the rows of R J (x) sqrt(w) z."""
+        """The rows' share of S1, the sum of R J (x) sqrt(w) z: (directions, coupled_rows, n_features)."""
         return J.sum_with(self.root_weights[rows] * Z[rows])
 
 
 @dataclass(frozen=True)
 class RowRoot:
-    """Any loss: C Q and R row by row."""
+    """The same for any loss: C Q and R row by row."""
 
     left: Tensor  # (rows, n_targets, m)
     seeds: Tensor
@@ -121,6 +99,9 @@ class RowRoot:
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
         """Sum over the rows of (C Q R J) (x) z."""
         return J.sum_weighted_with(self.left[rows].permute(1, 2, 0).contiguous(), Z[rows].T)
+
+
+Root = CommonRoot | RowRoot
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:

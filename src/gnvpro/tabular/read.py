@@ -121,15 +121,11 @@ def categories(column: Any, source: str) -> tuple[str, ...]:
 
 def check_complete(frame: Any, names: Sequence[str], source: str) -> None:
     """A ValueError where cells are empty or infinite."""
-    part = frame[list(names)]
-    numbers = part.select_dtypes("number")
-    bad = part.isna().any(axis=1)
-    if numbers.shape[1]:
-        bad |= ~np.isfinite(numbers.to_numpy(dtype=np.float64, na_value=np.nan)).all(axis=1)
-    if bad.any():
-        where = [name for name in names if part[name].isna().any()]
+    missing = len(frame) - len(complete_rows(frame, names))
+    if missing:
+        where = [name for name in names if frame[name].isna().any()]
         raise ValueError(
-            f"{int(bad.sum())} of {len(frame)} rows of {source} have empty or infinite cells"
+            f"{missing} of {len(frame)} rows of {source} have empty or infinite cells"
             f"{f' (columns {quoted(where)})' if where else ''}; fill them, or leave those rows out with --drop-incomplete"
         )
 

@@ -68,18 +68,21 @@ def is_shared(module: nn.Module) -> bool:
 def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) -> Chain | None:
     links: list[Link] = []
     output = inputs
+    below: dict[str, dict[str, Tensor]] = {}
+    for key, value in params.items():
+        name, _, rest = key.partition(".")
+        below.setdefault(name, {})[rest] = value
     for name, child in module._modules.items():  # `named_children` leaves out a layer that is used a second time
         assert child is not None
-        prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
+        own = below.get(name, {})
         made = _linearize(child, own, output)
         if made is None:
             return None
         output, part = made
         if isinstance(part, Chain):
-            links += [Link(link.part, {key: prefix + name for key, name in link.names.items()}) for link in part.links]
+            links += [Link(link.part, {key: f"{name}.{own}" for key, own in link.names.items()}) for link in part.links]
         else:
-            links.append(Link(part, {key: prefix + key for key in own}))
+            links.append(Link(part, {key: f"{name}.{key}" for key in own}))
     if sum(len(link.names) for link in links) < len(params):  # some belong to no layer
         return None
     return Chain(output, tuple(links))
