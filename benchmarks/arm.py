@@ -2,6 +2,7 @@
 
     python -m benchmarks.arm --seconds 30                     "arm", n = 20,000, MLP 8-32-32-3, float64
     python -m benchmarks.arm --large --seconds 60             n = 200,000, width 64, float32
+    python -m benchmarks.arm --seconds 30 --plot arm.png      with a figure
 
 ADAM is a plain loop on all parameters with a learning rate that falls to zero along a cosine that ends with the seconds. It is
 run for every learning rate and batch size below. At each reading its head is eliminated over all samples; neither that nor the
@@ -20,9 +21,12 @@ import itertools
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from benchmarks.stochastic import Bench, arm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 import gnvpro
 
@@ -108,6 +112,7 @@ def main() -> None:
     parser.add_argument("--ours", action="store_true", help="without ADAM")
     parser.add_argument("--rates", type=float, nargs="+", help="of ADAM; some are tried by default")
     parser.add_argument("--batches", type=int, nargs="+", help="samples per batch of ADAM")
+    parser.add_argument("--plot", type=Path, help="a figure of the first seed")
     given = parser.parse_args()
     torch.set_num_threads(1)
     time.perf_counter = time.process_time  # `seconds` of train
@@ -126,6 +131,22 @@ def main() -> None:
                 curves[f"ADAM {rate:g}, {batch}"] = curve = adam(bench, rate, batch, given.seconds, seed)
                 print(f"ADAM {rate:g}, {batch}: {curve.errors[-1]:.4f}", flush=True)
         show(curves, given.seconds)
+        if given.plot is not None and seed == given.seeds[0]:
+            plot(curves, f"n = {n:,}", given.plot)
+
+
+def plot(curves: dict[str, Curve], title: str, path: Path) -> None:
+    """Error against seconds, both axes logarithmic."""
+    figure = Figure(figsize=(6.5, 4), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    for k, (name, curve) in enumerate(sorted(curves.items(), key=lambda pair: pair[0] != "gnvpro")):
+        first = {"color": "#0072B2", "linewidth": 2.2, "zorder": 3} if k == 0 else {"linewidth": 1}
+        axes.loglog(curve.seconds, curve.errors, label=name, **first)
+    axes.set(title=title, xlabel="processor seconds", ylabel="relative RMSE, validation")
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=8, title="learning rate, samples per batch")
+    figure.savefig(path)
 
 
 def show(curves: dict[str, Curve], seconds: float) -> None:

@@ -147,7 +147,7 @@ class Loop:
         """Accuracies with the head of the loop and with the head eliminated; reading them changes nothing in the training."""
         model = copy.deepcopy(self.model)
         reading = {"epoch": self.epoch, "seconds": self.seconds, "own": accuracy(model, test)}
-        if eliminate:
+        if eliminate and all(torch.isfinite(p).all() for p in model.parameters()):  # it may have diverged
             criterion = gnvpro.ReducedLoss(model, loss="multinomial", head_penalty=self.head_penalty)
             batches = list(zip(*(part.split(500) for part in train), strict=True))
             reading["phi"] = criterion.refit(batches, gnvpro.NewtonCG())

@@ -5,16 +5,16 @@
                         g     = J' (G W_b) + alpha_1 B'B theta                      one pass backward
                         theta = theta - rate(progress) * direction(g)               see `rotated_adam`, `learning_rate`
 
-An iteration is an epoch, or several where the budget is large. After it the head is eliminated over all samples, for the
-history, the validation and the model that is returned; like every reading this is not counted as work, and its seconds
-are counted as inner seconds. The head's freedom on a batch falls with the learning rate (not for least squares).
-
-For least squares a reading is of the mean of the last thetas (see `batch_steps`).
+An iteration is an epoch, or several where the budget is large. After it comes a reading, for the history and the validation: of a
+random part of the samples where these are many more than a reading needs, and for least squares of the mean of the last
+thetas (see `batch_steps`) with an eliminated head; of other losses with the head that follows the batches. The reading at
+the end of the budget is of all samples, with their eliminated head. Readings are not counted as work, and their elimination
+is counted as inner seconds. The head's freedom on a batch, where it has one, falls with the learning rate (not for least squares).
 
 The learning rate is relative to the size of the weights (`batch_steps`). For least squares it is found by short trials, an
 iteration each, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the budget, of work
-or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at
-all, it begins again with a quarter of the rate.
+or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at all, it
+begins again with a quarter of the rate.
 
 Legend: alpha_1 -> theta_penalty, G -> gradient of the misfit in the outputs, W_b -> BatchFit.W.
 """
@@ -45,8 +45,8 @@ class AdamVPro(Method):
         batch_size: samples per step. Left out: 512 for least squares, else 128; a sixteenth of the samples where that is less.
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of all samples, at the start
-            and at the end of the budget (for least squares, at every reading).
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of a reading: the first, the
+            one at the end of the budget, and of least squares all of them.
 
     The rate ends at zero where the budget of `work` or `seconds` does, not where `iterations` or `patience` end a run. A run
     that is taken up with a larger budget goes on with the rate that this one has there: not the run that had it from the start.

@@ -30,6 +30,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
+
 from gnvpro.arguments import check_count, check_number
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
@@ -46,6 +48,7 @@ from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.samples.several import Streamed
 
 LARGE = 10_000  # samples
+TIMED = 10_000  # samples, to know how long a pass takes
 FEW_DIRECTIONS = 100  # whose matrix costs less to make than a few cheap steps: all steps are exact
 MAX_EXACT_FLOPS = 2e12  # of an exact step; beyond, none is tried
 SPACES_AFTER = 60  # quasi-Newton steps before the first Krylov space of more than one dimension
@@ -132,9 +135,10 @@ class Auto:
         costs = Costs(self.dense, self.reproducible, problem, budget)
         of_pass = 1.0
         if costs.kind == "seconds" and math.isfinite(budget.seconds):
+            few = problem.on_samples(torch.arange(min(TIMED, problem.n_samples), device=problem.inputs.device))
             before = costs.spent()
-            problem.network.features(problem.theta(), problem.inputs, problem.passes)
-            of_pass = costs.spent() - before
+            few.network.features(few.theta(), few.inputs, few.passes)
+            of_pass = (costs.spent() - before) * problem.n_samples / few.n_samples
         exact = costs.of_exact_step(of_pass) if self.takes_exact_steps(problem) else math.inf
         batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
         return part_for_batches(budget, costs.kind, exact, batch / problem.n_samples)

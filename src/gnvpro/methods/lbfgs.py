@@ -43,6 +43,7 @@ FARTHER = 10.0  # times as far as the farthest point, the search begins again
 class Evaluated:
     """A point without the memory of its forward pass."""
 
+    problem: Problem
     theta: Tensor
     W: Tensor
     outputs: Tensor
@@ -52,14 +53,18 @@ class Evaluated:
     start: WarmStart | None = None
     warm_start: WarmStart | None = None
 
+    @property
+    def accuracy(self) -> float | None:
+        """The share of samples classified right; None where the loss does not classify."""
+        return self.problem.misfit.accuracy(self.outputs)
+
 
 def evaluated(point: ReducedPoint) -> Evaluated:
     """Value and gradient of the reduced objective: the forward pass is forgotten after the backward pass."""
     gradient = point.gradient()
     assert point.fit is not None
-    return Evaluated(
-        point.theta, point.W, point.outputs, point.value, point.misfit, gradient, point.start, point.fit.warm_start
-    )
+    reached = point.theta, point.W, point.outputs, point.value, point.misfit
+    return Evaluated(point.problem, *reached, gradient, point.start, point.fit.warm_start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,4 +221,4 @@ class _Spent(Exception):
 def _wall(theta: Tensor, before: Evaluated) -> Evaluated:
     """Where the features overflow, the line search sees a value that no step may reach, rising along the step."""
     high = 1e10 * max(1.0, abs(before.value))
-    return Evaluated(theta, before.W, before.outputs, high, high, theta - before.theta)
+    return Evaluated(before.problem, theta, before.W, before.outputs, high, high, theta - before.theta)

@@ -83,8 +83,8 @@ class Iterate(Protocol):
         ...
 
     @property
-    def outputs(self) -> Tensor:
-        """The outputs on the samples."""
+    def accuracy(self) -> float | None:
+        """The share of samples classified right; None where the loss does not classify."""
         ...
 
     @property

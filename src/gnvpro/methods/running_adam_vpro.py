@@ -6,7 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,19 +37,21 @@ from gnvpro.stochastic.learning_rate import (
 from gnvpro.stochastic.rotated_adam import Rotated
 
 FIRST_STEPS = 200  # of least squares, before the trials for the rate,
-STINT = 50  # of them between readings, or half an epoch where it has more
+STINT = 50  # of them between readings
 TRIAL = 100  # steps of a trial
 SHARE = 0.5  # of the budget that trials may take at most; without room for them the rate is UNTRIED
 LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of it is left (measured)
 READINGS = 50  # of a run, at most, about
-EPOCHS = 4  # between readings at least, each of which costs as much as half an epoch; fewer at the beginning:
+EPOCHS = (
+    4  # between readings of all samples at least, each of which costs as much as half an epoch; fewer at the beginning:
+)
 EARLY = 2  # times as many epochs as lie between readings have been before
 TIMED = 5  # steps, to know how many the seconds allow
 RETREAT = 0.25  # times the rate after a failure
 FAILURES = 6  # that are forgiven
 CHANGING = 1.5  # times the first objective that is no failure where samples change
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)  # the head of all samples, for readings on the way
-PER_ENTRY = 20  # samples that the first head is eliminated on, for each of its entries
+SEEN, PER_ENTRY = 10_000, 20  # samples of a reading on the way, and at least so many for each entry of the head
 TRIAL_SEED = 1_000_003  # the order of the trial's batches is none of an epoch's
 
 
@@ -93,19 +96,22 @@ class RunningAdamVPro:
         self.pace.left = min(self.pace.left, left)
         self.steps = self._set_out()
 
-    def _first_model(self, start: Start) -> Model:
-        """The head of as many samples as determine it; of all where they are not many more, or nothing will follow."""
+    @cached_property
+    def seen(self) -> Problem:
+        """What readings on the way see: a random part of the samples, where they are many more than a reading needs."""
         problem, network = self.problem, self.problem.network
+        enough = max(SEEN, PER_ENTRY * network.n_targets * (network.n_features + network.bias))
+        if self.n_samples < 2 * enough or isinstance(problem.inputs, Streamed):
+            return problem
+        samples = seeded_permutation(self.n_samples, self.seed, TRIAL_SEED)[:enough]
+        return problem.on_samples(samples.to(problem.inputs.device))
+
+    def _first_model(self, start: Start) -> Model:
+        """With the head of the samples that readings see; of all where nothing will follow."""
+        problem = self.problem if self.is_over else self.seen
         near = None if start.W is None else WarmStart(start.W)
-        enough = PER_ENTRY * network.n_targets * (network.n_features + network.bias)
-        if self.n_samples < 2 * enough or self.is_over or isinstance(problem.inputs, Streamed):
-            point = problem.reduced.start(start.theta, near, keep=False)
-            return Model(point.theta, point.W, point.outputs, point.value, point.misfit)
-        samples = seeded_permutation(self.n_samples, self.seed, TRIAL_SEED)[:enough].to(problem.inputs.device)
-        head = problem.on_samples(samples).reduced.start(start.theta, near, keep=False)
-        if head.fit is None:
-            raise ValueError(head.trouble)
-        return Model.of(problem, start.theta, head.W, self._features(start.theta))
+        point = problem.reduced.start(start.theta, near, keep=False)
+        return Model(point.theta, point.W, point.accuracy, point.value, point.misfit)
 
     def _set_out(self) -> BatchSteps:
         """At the first model, with an optimiser that has no past."""
@@ -141,12 +147,12 @@ class RunningAdamVPro:
         if not self._scores[k] < best:
             return self._tried(None, trial_rate(k))
         self.steps = steps
-        return self._tried(self._read(steps.theta()) if self.per_epoch <= 2 * TRIAL else None, trial_rate(k))
+        return self._tried(self._read(steps.theta()), trial_rate(k))
 
     def _first_steps(self) -> StepReport:
         """Towards where trials tell what rate is good for a long run: at the very beginning one far too large is best."""
         steps = self.steps
-        batches = itertools.islice(self._batches(TRIAL_SEED + steps.count), max(STINT, self.per_epoch // 2))
+        batches = itertools.islice(self._batches(TRIAL_SEED + steps.count), STINT)
         score = self._trial(steps, batches, lambda done: cosine(FIRST, 0.0, done))
         after = self._read(steps.mean) if math.isfinite(score) else None
         report = self._tried(after, FIRST)
@@ -247,7 +253,8 @@ class RunningAdamVPro:
 
     def _run_epochs(self, rate: float) -> bool:
         """Steps on all batches of as many epochs as lie between readings; whether all of them were finite."""
-        most = min(max(self.pace.total / self.next_passes / READINGS, EPOCHS), self.epoch / EARLY)
+        least = EPOCHS * self.seen.n_samples / self.n_samples
+        most = min(max(self.pace.total / self.next_passes / READINGS, least), self.epoch / EARLY)
         for _ in range(max(1, int(most))):
             if self.is_over:
                 break
@@ -266,27 +273,24 @@ class RunningAdamVPro:
     # -- readings
 
     def _read(self, theta: Tensor) -> Model | None:
-        """The reduced objective over all samples; None where the features are not finite.
+        """The reduced objective over the samples that are seen; None where the features are not finite.
 
         On the way the head needs no more digits than a reading shows, and one that follows the batches is near enough as it is;
-        the last one is as exact as the eliminator makes it.
+        the last reading is of all samples, and as exact as the eliminator makes it.
         """
-        problem, near = self.problem, self.steps.memory.reading  # which is near it already
-        Z = self._features(theta)
-        if not torch.isfinite(problem.misfit.over.sum(sum_of_squares, Z)):
+        problem = self.problem if self.is_over else self.seen
+        near, misfit, ridge = self.steps.memory.reading, problem.misfit, problem.head_penalty  # near the head already
+        Z = features(problem, theta)
+        if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):
             return None
         with problem.meter.inner_clock():
-            if problem.misfit.identity_hessian or self.is_over:
-                W = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, WarmStart(near)).W
-            elif self.settings.batch_head.follows(problem.misfit):
+            if misfit.identity_hessian or self.is_over:
+                W = problem.eliminator.fit(Z, misfit, ridge, WarmStart(near)).W
+            elif self.settings.batch_head.follows(misfit):
                 W = near
             else:
-                W = ROUGH.fit(Z, problem.misfit, problem.head_penalty, ROUGH.first(near)).W
-        return Model.of(self.problem, theta, W, Z)
-
-    def _features(self, theta: Tensor) -> Tensor:
-        network = self.problem.network
-        return append_bias_column(network.features(theta, self.problem.inputs, self.problem.passes), network.bias)
+                W = ROUGH.fit(Z, misfit, ridge, ROUGH.first(near)).W
+        return Model.of(problem, theta, W, Z)
 
     # -- checkpoints
 
@@ -309,9 +313,15 @@ class RunningAdamVPro:
         self.epoch, self.failures, self._warm = state["counts"]
         self.rate, self._scores = state["rate"], dict(state["scores"])
         self.pace = Pace(self.budget, self.problem.processes, state["pace"])
-        theta, first = state["x"], state["first_x"]
-        self.point = Model.of(self.problem, theta, state["W"], self._features(theta))
-        evaluated = Model.of(self.problem, first, state["first_W"], self._features(first))
-        self.first = Model(first, evaluated.W, evaluated.outputs, state["first_value"], evaluated.misfit)
+        seen, theta, first = self.seen, state["x"], state["first_x"]
+        self.point = Model.of(seen, theta, state["W"], features(seen, theta))
+        evaluated = Model.of(seen, first, state["first_W"], features(seen, first))
+        self.first = replace(evaluated, value=state["first_value"])
         self.steps = self._set_out()
         self.steps.resume(state["steps"])
+
+
+def features(problem: Problem, theta: Tensor) -> Tensor:
+    """Of the samples of a problem, with a column of ones for the bias; not counted as work."""
+    network = problem.network
+    return append_bias_column(network.features(theta, problem.inputs, problem.passes), network.bias)

@@ -104,17 +104,17 @@ class Model:
 
     theta: Tensor
     W: Tensor
-    outputs: Tensor
+    accuracy: float | None
     value: float
     misfit: float
 
     @staticmethod
     def of(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor) -> Model:
-        """The objective over all samples, from their features."""
+        """The objective over the samples of a problem, from their features."""
         outputs = matmul_small(Z, W.T)
         misfit = problem.misfit.value(outputs)
         value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
-        return Model(theta, W, outputs, value, misfit)
+        return Model(theta, W, problem.misfit.accuracy(outputs), value, misfit)
 
 
 class RunningStochastic:

@@ -57,6 +57,16 @@ class EvaluatedPoint(ABC):
     def _gradient(self) -> Once[Tensor]:
         return Once(self._make_gradient)
 
+    @property
+    @abstractmethod
+    def outputs(self) -> Tensor:
+        """The outputs on the samples."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of samples classified right; None where the loss does not classify."""
+        return self.problem.misfit.accuracy(self.outputs)
+
     @abstractmethod
     def _make_gradient(self) -> Tensor: ...
 

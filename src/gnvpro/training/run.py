@@ -311,7 +311,7 @@ class Run:
             work=self.meter.work,
             seconds=self._seconds(),
             inner_seconds=self.meter.inner_seconds,
-            accuracy=problem.misfit.accuracy(point.outputs),
+            accuracy=point.accuracy,
             validation_loss=self._scores.loss,
             validation_accuracy=self._scores.accuracy,
             level=self.cursor.level,
