@@ -5,11 +5,12 @@
                         g     = J' (G W_b) + alpha_1 B'B theta                      one pass backward
                         theta = theta - rate(progress) * direction(g)               see `rotated_adam`, `learning_rate`
 
-An iteration is an epoch, or several where the budget is large. After it comes a reading, for the history and the validation: of a
-random part of the samples where these are many more than a reading needs, and for least squares of the mean of the last
-thetas (see `batch_steps`) with an eliminated head; of other losses with the head that follows the batches. The reading at
-the end of the budget is of all samples, with their eliminated head. Readings are not counted as work, and their elimination
-is counted as inner seconds. The head's freedom on a batch, where it has one, falls with the learning rate (not for least squares).
+An iteration is an epoch, or several where the budget is large. After it comes a reading, for the history and the validation:
+of a random part of the samples where these are many more than a reading needs, and for least squares of the mean of the
+last thetas (see `batch_steps`) with an eliminated head; of other losses with the head that follows the batches. The
+reading at the end of the budget is of all samples, with their eliminated head. Readings are not counted as work, and their
+elimination is counted as inner seconds. A head that has a freedom on a batch loses it with the learning rate (not for least
+squares).
 
 The learning rate is relative to the size of the weights (`batch_steps`). For least squares it is found by short trials, an
 iteration each, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the budget, of work
