@@ -48,7 +48,6 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee, solver: st
         loss=spec.loss,
         theta_penalty=gnvpro.Tikhonov(spec.penalty, gnvpro.time_differences if spec.in_time else None),
         head_penalty=spec.penalty,
-        work=1e9,
         solver=solver,
         listeners=[looking],
         **settings,
