@@ -134,6 +134,37 @@ class Running(Protocol):
         ...
 
 
+class HandsOn:
+    """What a method shows that leaves the work to others in turn: `current` is the one at work."""
+
+    current: Any
+    _status: Status | None = None  # of its own
+
+    @property
+    def status(self) -> Status:
+        """Why it cannot go on."""
+        return self._status or self.current.status
+
+    @property
+    def point(self) -> Any:
+        """The last accepted model."""
+        return self.current.point
+
+    @property
+    def bound(self) -> Bound | None:
+        """The bound of the next step."""
+        return self.current.bound
+
+    @property
+    def next_passes(self) -> int:
+        """Passes of the next step."""
+        return self.current.next_passes
+
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradient, where it is known."""
+        return self.current.gradient_norm()
+
+
 @dataclass(frozen=True)
 class Batches:
     """Train on random parts of the training set in turn, each for a few iterations.

@@ -14,10 +14,9 @@ from functools import cached_property
 
 import torch
 
-from gnvpro.methods.protocol import Budget, State
+from gnvpro.methods.protocol import Budget, HandsOn, State
 from gnvpro.methods.solvers import Dense, count_directions, head_size
 from gnvpro.methods.steps import QuasiNewtonSteps, Steps
-from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -115,7 +114,7 @@ class Kind:
     failed: bool = False  # whether they could not go on
 
 
-class Race:
+class Race(HandsOn):
     """Cheap and exact steps by turns, mostly those that gain more."""
 
     def __init__(
@@ -135,7 +134,6 @@ class Race:
         self.trail: Trail = []  # cost and Phi, step by step since the kind changed
         self.patience = STINT  # exact steps until they are judged
         self.next_exact = 0.0  # cost before which exact steps are not tried again
-        self._status: Status | None = None
         if state is not None:
             self.name = state["kind"]
             self.current = self._steps(self.name, point, state)
@@ -159,28 +157,9 @@ class Race:
     # -- what others see
 
     @property
-    def status(self) -> Status:
-        """Why the loop cannot go on."""
-        return self._status or self.current.status
-
-    @property
-    def point(self) -> ReducedPoint:
-        """The last accepted model."""
-        return self.current.point
-
-    @property
     def bound(self) -> Bound | None:
         """The bound of exact steps, with which the next batch begins; None while there were none."""
         return self.current.bound if self.name == "exact" else self.kinds["exact"].bound
-
-    @property
-    def next_passes(self) -> int:
-        """Passes of the next step, of either kind."""
-        return self.current.next_passes
-
-    def gradient_norm(self) -> float | None:
-        """The norm of the gradient."""
-        return self.current.gradient_norm()
 
     def iterate(self) -> StepReport | None:
         """One trial step, and the decision about the next."""

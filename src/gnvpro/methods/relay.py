@@ -19,10 +19,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from gnvpro.methods.protocol import Budget, Iterate, Running, Start, State
+from gnvpro.methods.protocol import Budget, HandsOn, Running, Start, State
 from gnvpro.methods.running_adam_vpro import RunningAdamVPro
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Bound
 from gnvpro.minimize.trust_region import StepReport
 
 NAME = "adam-vpro"  # of steps on batches, in the history
@@ -51,7 +50,7 @@ def part_for_batches(budget: Budget, kind: str, exact_cost: float, batch_share: 
     return replace(budget, limit=budget.meter.work + part * budget.share, seconds=math.inf)
 
 
-class Relay:
+class Relay(HandsOn):
     """A method on batches within its part of the budget, and what follows it."""
 
     def __init__(
@@ -63,44 +62,13 @@ class Relay:
     ) -> None:
         self.batches, self.follow, self.budget = batches, follow, budget
         self.after: Running | None = None
-        self._status: Status | None = None
         self.first_value = math.inf if state is None else state["first_value"]
         if batches is not None:
             self.first_value = batches.first.value
         else:
             assert state is not None
             self.after = follow(Start(state["after"]["x"]), self.first_value, state["after"])
-
-    @property
-    def current(self) -> Running:
-        """The method at work."""
-        running = self.after or self.batches
-        assert running is not None
-        return running
-
-    @property
-    def status(self) -> Status:
-        """Why it cannot go on."""
-        return self._status or self.current.status
-
-    @property
-    def point(self) -> Iterate:
-        """The last accepted model."""
-        return self.current.point
-
-    @property
-    def bound(self) -> Bound | None:
-        """Of the steps that follow."""
-        return self.current.bound
-
-    @property
-    def next_passes(self) -> int:
-        """Of the next step."""
-        return self.current.next_passes
-
-    def gradient_norm(self) -> float | None:
-        """Where it is known."""
-        return self.current.gradient_norm()
+        self.current = self.after or batches
 
     def iterate(self) -> StepReport | None:
         """An epoch or a few, or a step."""
@@ -113,7 +81,7 @@ class Relay:
                 self._status = Status.SECONDS_SPENT if self.budget.seconds_left <= 0 else Status.WORK_SPENT
                 return None
             last = self.batches.point
-            self.after = self.follow(Start(last.theta, last.W), self.first_value, None)
+            self.current = self.after = self.follow(Start(last.theta, last.W), self.first_value, None)
         return self.after.iterate()
 
     def state(self) -> State:
