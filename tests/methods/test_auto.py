@@ -15,9 +15,10 @@ from torch import nn
 
 import gnvpro
 from checks import F64
-from gnvpro.methods import race as racing
+from gnvpro.methods import costs as costing
+from gnvpro.methods.costs import Costs
 from gnvpro.methods.protocol import Budget, Start
-from gnvpro.methods.race import Cheap, Costs, Race
+from gnvpro.methods.race import Cheap, Race
 from gnvpro.methods.steps import QuasiNewtonSteps
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.work import WorkMeter
@@ -131,7 +132,7 @@ def test_by_counts_two_runs_are_the_same_and_the_clock_is_not_looked_at(
 ) -> None:
     solver = gnvpro.Auto(reproducible=True)
     first = trained(loss, solver, iterations=25).history
-    monkeypatch.setattr(racing.time, "process_time", lambda: pytest.fail("the clock was looked at"))
+    monkeypatch.setattr(costing.time, "process_time", lambda: pytest.fail("the clock was looked at"))
     assert trained(loss, solver, iterations=25).history.column("loss") == first.column("loss")
     assert len(set(first.column("solver"))) > 2  # none at the start, and two kinds
 
@@ -179,6 +180,9 @@ class FakeCosts:
     def of_exact_step(self, of_pass: float) -> float:
         return self.exact
 
+    def thrifty(self, dense: Any, of_pass: float) -> Any:
+        return dense
+
 
 class FakeSteps:
     """Steps of one kind: what each costs, and how much of Phi it takes off, as a function of Phi."""
@@ -209,7 +213,7 @@ KINDS: dict[str, tuple[Gain, Gain]] = {  # log of the reduction by a cheap step 
 
 @pytest.mark.parametrize("what", KINDS)
 def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(racing, "head_size", lambda problem: ())
+    monkeypatch.setattr("gnvpro.methods.race.head_size", lambda problem: ())
     cheap_gain, exact_gain = KINDS[what]
 
     def cost_to(goal: float, cost: float, gain: Gain) -> float:
@@ -246,3 +250,45 @@ def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
     assert Costs(gnvpro.Dense(), False, problem, budget).kind == "seconds"
     monkeypatch.setattr(Processes, "alone", property(lambda self: False))
     assert Costs(gnvpro.Dense(), False, problem, budget).kind == "counts"
+
+
+@pytest.mark.parametrize("kind", ["seconds", "counts", "work"])
+@pytest.mark.parametrize("per_flop", [1e-6, 1e-15])
+def test_the_matrix_is_of_a_part_where_seconds_count_and_squaring_takes_most_of_them(
+    kind: str, per_flop: float
+) -> None:
+    problem = gnvpro.Problem(
+        nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 1)).double(),
+        torch.rand(5000, 3, dtype=torch.float64),
+        torch.rand(5000, 1, dtype=torch.float64),
+        loss="least_squares",
+    )
+    budget = Budget(problem.meter, math.inf, work_is_scarce=kind == "work")
+    costs = Costs(gnvpro.Dense(), kind == "counts", problem, budget)
+    costs.__dict__["seconds_per_flop"] = per_flop
+    dense = costs.thrifty(gnvpro.Dense(), 1e-3)
+    if kind == "seconds" and per_flop == 1e-6:
+        assert dense.samples == 3 * 120  # rows of one target for 120 directions
+        assert costs.of_exact_step(1e-3) < 0.2 * Costs(gnvpro.Dense(), False, problem, budget).flops * per_flop
+    else:
+        assert dense == costs.dense == gnvpro.Dense()
+
+
+def test_what_the_clock_said_on_parts_is_resumed(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("gnvpro.methods.costs.ROWS", 1)
+    monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 1e9)  # exact steps at once
+    monkeypatch.setattr(Costs, "seconds_per_flop", 1e-6)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(600, 3, dtype=torch.float64, generator=generator)
+
+    def run(**more: Any) -> gnvpro.Result:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 1)).double()
+        return gnvpro.train(model, X, torch.sin(4 * X.prod(1, keepdim=True)), loss="least_squares", **more)
+
+    whole = run(iterations=6)
+    assert whole.history[-1].work % 1 != 0  # of a part
+    run(iterations=3, checkpoint=tmp_path / "run")
+    monkeypatch.setattr(Costs, "seconds_per_flop", 1e-15)  # now the clock would say otherwise
+    resumed = run(iterations=6, checkpoint=tmp_path / "run", resume=True)
+    assert resumed.history.column("loss") == whole.history.column("loss")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gnvpro
-from gnvpro.methods import auto, pace, race, relay, running_adam_vpro
+from gnvpro.methods import auto, costs, pace, relay, running_adam_vpro
 from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
@@ -179,7 +179,7 @@ def test_weights_and_validation() -> None:
 def test_by_counts_the_clock_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = gnvpro.Auto(large=300, reproducible=True)
     first = trained(solver=solver, iterations=40)
-    monkeypatch.setattr(race.time, "process_time", lambda: pytest.fail("the clock was looked at"))
+    monkeypatch.setattr(costs.time, "process_time", lambda: pytest.fail("the clock was looked at"))
     assert trained(solver=solver, iterations=40).history.column("loss") == first.history.column("loss")
     assert len(kinds(first)) > 1
 

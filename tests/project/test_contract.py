@@ -21,7 +21,8 @@ def network() -> torch.nn.Module:
 def test_solvers_and_methods_are_objects_with_these_settings() -> None:
     assert gnvpro.Krylov() == gnvpro.Krylov(max_rank=20, rtol=1e-2) == gnvpro.Krylov(20, 1e-2)
     assert gnvpro.Hybrid() == gnvpro.Hybrid(max_rank=20, rtol=1e-2)
-    assert list(inspect.signature(gnvpro.Dense).parameters) == ["step_control", "scaling", "geodesic", "residual_term"]
+    settings = ["step_control", "scaling", "geodesic", "residual_term", "samples"]
+    assert list(inspect.signature(gnvpro.Dense).parameters) == settings
     assert gnvpro.Adam() == gnvpro.Adam(lr=1e-3, batch_size=32)
     with pytest.raises(TypeError, match="max_rank"):
         gnvpro.Adam(max_rank=3)

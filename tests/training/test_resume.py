@@ -26,6 +26,7 @@ SOLVERS: dict[str, gnvpro.Solver] = {
     "krylov": gnvpro.Krylov(max_rank=5),
     "hybrid": gnvpro.Hybrid(max_rank=2),
     "dense": gnvpro.Dense(),
+    "matrix of a part": gnvpro.Dense(samples=60),
     "auto": gnvpro.Auto(max_rank=4),
 }
 METHODS: dict[str, gnvpro.Method] = {

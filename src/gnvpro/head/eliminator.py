@@ -63,7 +63,11 @@ class HeadFit:
         W = self.W.to(dtype).to(torch.float64)
         if not math.isfinite(torch.linalg.vector_norm(W, math.inf)):  # a third of the time of `isfinite`, then `all`
             return None
-        return self if dtype == torch.float64 else replace(self, W=W, outputs=matmul_small(Z, W.T))
+        return self if dtype == torch.float64 else self.with_head(Z, W)
+
+    def with_head(self, Z: Tensor, W: Tensor) -> HeadFit:
+        """The same with another head on these features."""
+        return replace(self, W=W, outputs=matmul_small(Z, W.T), misfit=None)
 
     @property
     def warm_start(self) -> WarmStart:

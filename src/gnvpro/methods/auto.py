@@ -34,8 +34,9 @@ import torch
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.methods.adam_vpro import AdamVPro
+from gnvpro.methods.costs import Costs, exact_flops
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
-from gnvpro.methods.race import Cheap, Costs, Race, exact_flops
+from gnvpro.methods.race import Cheap, Race
 from gnvpro.methods.relay import Relay, part_for_batches
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov, count_directions
 from gnvpro.methods.steps import KrylovWithinBudget, QuasiNewtonSteps, Steps

@@ -7,19 +7,15 @@ after every step.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
-import torch
-
+from gnvpro.methods.costs import Costs
 from gnvpro.methods.protocol import Budget, HandsOn, State
-from gnvpro.methods.solvers import Dense, count_directions, head_size
+from gnvpro.methods.solvers import Dense, head_size
 from gnvpro.methods.steps import QuasiNewtonSteps, Steps
 from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
 from gnvpro.minimize.trust_region import StepReport
-from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
 MIN_CHEAP_STEPS = 6  # for the cost of an exact step; where there are fewer, they are not worth beginning
@@ -28,73 +24,8 @@ STINT = 6  # exact steps before they are judged
 WAIT = 3  # times as long as a stint of exact steps that did not pay, until the next
 HALVED = math.log(2.0)
 LEAST_WINDOW, MOST_WINDOW = 10, 100  # cheap steps that should halve Phi
-PROBE_ROWS = 256
 
 Trail = list[tuple[float, float]]
-
-
-# -- what steps cost
-
-
-def exact_flops(dense: Dense, problem: Problem) -> float:
-    """Of an exact step: n m q^2 + q^3 / 3."""
-    q = count_directions(problem)
-    return problem.n_samples * dense.seeds(*head_size(problem)) * q**2 + q**3 / 3
-
-
-class Costs:
-    """What has been spent: work units, seconds, or work units and operations counted like passes."""
-
-    def __init__(self, dense: Dense, reproducible: bool, problem: Problem, budget: Budget) -> None:
-        self.dense, self.problem, self.budget = dense, problem, budget
-        # each process has a clock of its own, and all must decide alike
-        counted = reproducible or not problem.processes.alone
-        self.kind = "work" if budget.work_is_scarce else "counts" if counted else "seconds"
-        self.matrices = 0  # that were made
-        self.gone = 0.0  # before the run was resumed
-        self._begun = self._clock()
-
-    def _clock(self) -> float:
-        if self.kind == "seconds":
-            return time.process_time() if self.problem.inputs.device.type == "cpu" else time.perf_counter()
-        passes = self.budget.meter.work / self.budget.share
-        return passes + (self.matrices * self.squaring if self.kind == "counts" else 0.0)
-
-    def spent(self) -> float:
-        """Since the method began."""
-        return self.gone + self._clock() - self._begun
-
-    @cached_property
-    def flops(self) -> float:
-        """Of an exact step."""
-        return exact_flops(self.dense, self.problem)
-
-    @cached_property
-    def squaring(self) -> float:
-        """Passes that have as many operations as squaring the Jacobian."""
-        return self.flops / (4 * self.problem.n_samples * self.problem.network.n_theta)
-
-    def of_exact_step(self, of_pass: float) -> float:
-        """What an exact step will cost, at so much for a pass."""
-        passes = self.dense.step_passes(*head_size(self.problem)) * of_pass
-        if self.kind != "seconds":
-            return passes + (self.squaring if self.kind == "counts" else 0.0)
-        return passes + self.flops * self.seconds_per_flop
-
-    @cached_property
-    def seconds_per_flop(self) -> float:
-        """Of squaring a few rows, the quicker of two."""
-        q = count_directions(self.problem)
-        rows = torch.ones(q, PROBE_ROWS, dtype=torch.float64)
-        taken = []
-        for _ in range(2):
-            begun = time.process_time()
-            rows @ rows.T
-            taken.append(time.process_time() - begun)
-        return 0.5 * max(min(taken), 1e-9) / (PROBE_ROWS * q**2)  # one of each symmetric pair of blocks is made
-
-
-# -- the race
 
 
 @dataclass(frozen=True)
@@ -127,7 +58,7 @@ class Race(HandsOn):
         state: State | None,
         first_value: float | None = None,
     ) -> None:
-        self.dense, self.cheap, self.costs, self.budget = dense, cheap, costs, budget
+        self.cheap, self.costs, self.budget = cheap, costs, budget
         self.kinds = {"cheap": Kind(), "exact": Kind()}
         self.begun_at, self.first_value = point.theta, point.value if first_value is None else first_value
         self.memory: State | None = None  # what quasi-Newton steps knew when they were left
@@ -135,10 +66,12 @@ class Race(HandsOn):
         self.patience = STINT  # exact steps until they are judged
         self.next_exact = 0.0  # cost before which exact steps are not tried again
         if state is not None:
+            self.dense = costs.take(replace(dense, samples=state["samples"]))
             self.name = state["kind"]
             self.current = self._steps(self.name, point, state)
             return
         of_pass = self._cost_of_pass(point)
+        self.dense = costs.thrifty(dense, of_pass)
         self.exact_cost = self.costs.of_exact_step(of_pass)  # as measured, once there were some
         if self.costs.kind == "seconds" and self.exact_cost > MAX_EXACT_SECONDS:
             self.kinds["exact"].failed = True
@@ -284,6 +217,7 @@ class Race(HandsOn):
             "begun_at": self.begun_at,
             "first_value": self.first_value,
             "kind": self.name,
+            "samples": self.dense.samples,
             "kinds": {n: [k.gain, saved_bound(k.bound), k.failed] for n, k in self.kinds.items()},
             "memory": self.memory,
             "trail": self.trail,

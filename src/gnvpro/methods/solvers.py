@@ -17,14 +17,18 @@ from typing import ClassVar
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
 from gnvpro.methods.steps import DenseSteps, KrylovWithinBudget, QuasiNewtonSteps, Steps
+from gnvpro.methods.stochastic import seeded_permutation
+from gnvpro.minimize.part_model import ITERATIONS
 from gnvpro.minimize.step_rules import Bound, LocalModel
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.subspace import choose_subspace, moving_directions
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.samples.several import Streamed
 
 MAX_EIGENVALUES = 500  # that a radius may ask for at every step: 0.07 s on one core
+PART_SEED = 0  # that draws the samples of a part
 SOLVER_MEMORY_FRACTION = 0.5  # for the matrices and the rows of the Jacobian; the rest is for passes over the samples
 
 
@@ -180,6 +184,8 @@ class Dense(TrustRegionSolver):
         geodesic: whether steps are bent along the geodesic, for one pass each. Default: for least squares only.
         residual_term: whether the matrix includes the residual's coupling; without it, it is Kaufman's approximation.
             Default: not for least squares, where it is small.
+        samples: that the matrix is made from, drawn once; the curvature of all enters by products (see
+            `gnvpro.minimize.part_model`). For least squares with many samples. Default: all.
 
     >>> Dense(step_control="damping").step_control  # whatever the loss
     'damping'
@@ -189,9 +195,14 @@ class Dense(TrustRegionSolver):
     scaling: float | None = None
     geodesic: bool | None = None
     residual_term: bool | None = None
+    samples: int | None = None
     name: ClassVar[str] = "dense"
 
     def __post_init__(self) -> None:
+        if self.samples is not None:
+            check_count("Dense: samples", self.samples, 1)
+            if self.step_control == "radius":
+                raise ValueError('Dense: samples needs step_control="damping", which it has by default')
         if self.step_control is not None:
             check_choice("Dense: step_control", self.step_control, ("damping", "radius"))
         if self.scaling is not None:
@@ -204,7 +215,7 @@ class Dense(TrustRegionSolver):
         # but at 3/4 one of five seeds on the shipped CDR set, deep from the start, ends at .016 instead of .0018.
         # For cross-entropy the probe costs an inner solve as well and gained nothing on the ellipse; the residual's
         # coupling decided there between .035 and .0001. For least squares it costs twice the time and gains nothing.
-        usual = "damping" if squares or directions > MAX_EIGENVALUES else "radius"
+        usual = "damping" if squares or directions > MAX_EIGENVALUES or self.samples is not None else "radius"
         return replace(
             self,
             step_control=self.step_control or usual,
@@ -218,7 +229,12 @@ class Dense(TrustRegionSolver):
         return n_features if self.resolved(squares).residual_term else min(n_features, n_targets)
 
     def step_passes(self, n_features: int, n_targets: int, squares: bool) -> int:
-        """Passes of one step: the rows of the Jacobian, the trial, the probe of the geodesic correction."""
+        """Passes of one step: the rows of the Jacobian, the trial, the probe of the geodesic correction.
+
+        With the matrix of a part: the gradient, products, the trial, one or so for the part, four for the correction.
+        """
+        if self.samples is not None:
+            return 3 + 2 * ITERATIONS + 4 * bool(self.resolved(squares).geodesic)
         return self.seeds(n_features, n_targets, squares) + 1 + bool(self.resolved(squares).geodesic)
 
     def _rows_that_fit(self, problem: Problem, directions: int) -> float:
@@ -236,6 +252,8 @@ class Dense(TrustRegionSolver):
 
     def why_not(self, problem: Problem) -> str | None:
         """Why exact steps cannot be taken; None where they can."""
+        if self.samples is not None and (not problem.processes.alone or isinstance(problem.inputs, Streamed)):
+            return f"Dense: samples={self.samples} is for samples that are held by one process; leave it out"
         if problem.misfit.identity_hessian and not problem.eliminator.inverse_acts_on_rows:
             # the matrix is assembled from an inverse Hessian that acts on rows
             return f"for least squares it needs the head eliminated by LeastSquares, not by {type(problem.eliminator).__name__}"
@@ -265,6 +283,10 @@ class Dense(TrustRegionSolver):
         settings = self.resolved(problem.misfit.identity_hessian, subspace.count)
         inside = subspace.reduce(subspace.reduce(penalty).T)
         kept_bytes = SOLVER_MEMORY_FRACTION * problem.memory / 2
+        part = None
+        if self.samples is not None and self.samples < problem.n_samples:
+            drawn = seeded_permutation(problem.n_samples, PART_SEED)[: self.samples].sort().values
+            part = problem.on_samples(drawn.to(problem.inputs.device))
         builder = MatrixBuilder(subspace, inside, bool(settings.residual_term), kept_bytes)
         return DenseSteps(
             self.name,
@@ -277,6 +299,7 @@ class Dense(TrustRegionSolver):
             scaling=settings.scaling or 0.0,
             geodesic=bool(settings.geodesic),
             damped=settings.step_control == "damping",
+            part=part,
         )
 
 

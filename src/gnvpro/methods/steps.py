@@ -18,6 +18,7 @@ from gnvpro.methods.protocol import Budget, State, point_state
 from gnvpro.minimize.dense_model import DenseModel, scaled_metric
 from gnvpro.minimize.krylov import KrylovModel, krylov_model
 from gnvpro.minimize.line_model import SHORTEST_FRACTION, LineModel, SearchRule
+from gnvpro.minimize.part_model import ITERATIONS, PartModel
 from gnvpro.minimize.quasi_newton import QuasiNewton
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound, LineSearchBound, LocalModel, NielsenRule, RadiusRule, StepRule
@@ -25,6 +26,7 @@ from gnvpro.minimize.trust_region import Point, StepReport, TrustRegion
 from gnvpro.objectives.full import FullPoint
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.geodesic import Geodesic
+from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
 P = TypeVar("P", ReducedPoint, FullPoint)
@@ -167,7 +169,7 @@ class QuasiNewtonSteps(Steps[ReducedPoint]):
 
 
 class DenseSteps(Steps[ReducedPoint]):
-    """Exact steps: the gradient comes with the matrix."""
+    """Exact steps: the gradient comes with the matrix; or almost exact ones, whose matrix is of a part of the samples."""
 
     def __init__(
         self,
@@ -182,14 +184,20 @@ class DenseSteps(Steps[ReducedPoint]):
         scaling: float,
         geodesic: bool,
         damped: bool,
+        part: Problem | None = None,
     ) -> None:
         self.builder_of_matrices, self.matrix_passes = builder, builder.passes(point.problem)
+        if part is not None:  # and the gradient of all samples, products with their curvature
+            self.matrix_passes = 2 + 2 * ITERATIONS + 3 * geodesic
         self.geodesic, self.begun_at = geodesic, begun_at  # theta that decided on the subspace of all matrices
 
         def build(point: ReducedPoint) -> LocalModel:
-            made = builder.build(point)
+            made = builder.build(point) if part is None else builder.build_of_part(point, part)
+            reduce, expand = made.subspace.reduce, made.subspace.expand
             metric = scaled_metric(made.subspace.parameter_means(made.matrix.diagonal()), scaling)
-            model = DenseModel(made.matrix, made.subspace.reduce(made.gradient), metric, made.subspace.expand)
+            known = made.matrix, reduce(made.gradient), metric, expand
+            product = made.product
+            model = DenseModel(*known) if product is None else PartModel(*known, lambda y: reduce(product(expand(y))))
             return Geodesic(point, made, model) if geodesic else model
 
         self.first_damping = first_damping  # times the usual one

@@ -68,6 +68,10 @@ class DenseModel:
         denominator = e + damping
         return U @ torch.where(denominator > ROUNDING * float(e.abs().max()), (U.T @ rhs) / denominator, 0.0)
 
+    def times(self, y: Tensor) -> Tensor:
+        """A y."""
+        return self.matrix @ y
+
     def length(self, y: Tensor) -> float:
         """|y|_D."""
         return math.sqrt(float(self.metric @ y.square()))

@@ -23,12 +23,13 @@ Legend: R_i -> seeds, C_i Q_i -> left, S1 and S2 -> head_coupling and residual_c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.sums import ChunkedSum
@@ -51,6 +52,7 @@ class GaussNewtonMatrix:
     penalty: Tensor  # its share of the matrix
     subspace: Subspace
     pull_back: Callable[[Tensor, Tensor], Tensor]  # (d_outputs, dW) -> J' H d_outputs + a2 J_W' dW, in theta
+    product: Callable[[Tensor], Tensor] | None = None  # by the matrix of all samples, in theta, where this is of a part
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,24 @@ class MatrixBuilder:
             return network.n_features
         return min(network.n_features, network.n_targets) + (not problem.misfit.identity_hessian)
 
+    def build_of_part(self, point: ReducedPoint, part: Problem) -> GaussNewtonMatrix:
+        """The matrix of a part of the samples, with the head and the gradient of all."""
+        at = part.reduced.start(point.x, WarmStart(point.W))
+        assert at.fit is not None
+        at = replace(at, fit=at.fit.with_head(at.Z, point.W))
+        sums = _Accumulator(self.subspace, at.sensitivity)
+        sums.add_samples(at, self.residual_term, 0.0)
+        pull = pull_back(point.sensitivity, self.subspace, None, None, point.linearization, self.residual_term)
+        matrix = sums.matrix().add_(self.penalty)
+        local, network, penalty = point.sensitivity, point.linearization, point.problem.theta_penalty
+
+        def product(v: Tensor) -> Tensor:  # Kaufman's, which leaves out S2
+            d_outputs = matmul_small(network.jvp(v), local.W.T)
+            return pull(d_outputs, torch.zeros_like(point.W)) + penalty.hessian_mv(v)
+
+        whole = point.curvature().mv if self.residual_term else product
+        return GaussNewtonMatrix(matrix, point.gradient(), self.penalty, self.subspace, pull, whole)
+
     def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
         """The matrix and the gradient at a point."""
         local, network, full = point.sensitivity, point.linearization, self.residual_term
@@ -144,8 +164,8 @@ class MatrixBuilder:
             gradient = network.vjp(local.feature_gradient())
         gradient = gradient + point.problem.theta_penalty.hessian_mv(point.x)
         matrix = sums.matrix().add_(self.penalty)
-        pull_back = sums.pull_back(kept, root, network, full)
-        return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull_back)
+        pull = pull_back(local, self.subspace, kept, root, network, full)
+        return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull)
 
 
 def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor]:
@@ -240,30 +260,35 @@ class _Accumulator:
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
 
-    def pull_back(
-        self, kept: list[Chunk] | None, root: Root | None, network: FeatureLinearization, full: bool
-    ) -> Callable[[Tensor, Tensor], Tensor]:
-        """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
-        local, subspace = self.local, self.subspace
 
-        def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
-            hessian = local.misfit.hessian(local.fit.outputs)
-            D = local.fit.inverse_hessian.rmv(
-                local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
-            )
-            d_outputs = d_outputs - matmul_small(local.Z, D.T)
-            residual = matmul_small(local.G, D[:, : local.n_features])
-            if kept is None or root is None:
-                return network.vjp(matmul_small(hessian(d_outputs), local.W) - (residual if full else 0.0))
-            c = root.transposed(d_outputs)
-            y = torch.zeros_like(self.gradient)
-            for chunk in kept:
-                y += chunk.projected.times(c[chunk.rows])
-                if chunk.whole is not None:
-                    y -= chunk.whole.times(residual[chunk.rows])
-            return subspace.expand(subspace.scale * local.misfit.over.total(y))
+def pull_back(
+    local: HeadSensitivity,
+    subspace: Subspace,
+    kept: list[Chunk] | None,
+    root: Root | None,
+    network: FeatureLinearization,
+    full: bool,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
 
-        return pull
+    def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
+        hessian = local.misfit.hessian(local.fit.outputs)
+        D = local.fit.inverse_hessian.rmv(
+            local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
+        )
+        d_outputs = d_outputs - matmul_small(local.Z, D.T)
+        residual = matmul_small(local.G, D[:, : local.n_features])
+        if kept is None or root is None:
+            return network.vjp(matmul_small(hessian(d_outputs), local.W) - (residual if full else 0.0))
+        c = root.transposed(d_outputs)
+        y = local.Z.new_zeros(subspace.count)
+        for chunk in kept:
+            y += chunk.projected.times(c[chunk.rows])
+            if chunk.whole is not None:
+                y -= chunk.whole.times(residual[chunk.rows])
+        return subspace.expand(subspace.scale * local.misfit.over.total(y))
+
+    return pull
 
 
 class _Piece:

@@ -13,11 +13,13 @@ Legend: h -> probe, alpha of Transtrum and Sethna -> limit; A, D and damping as 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from gnvpro.minimize.dense_model import DenseModel
+from gnvpro.minimize.part_model import PartModel
 from gnvpro.minimize.step_rules import Step
 from gnvpro.objectives.gauss_newton_matrix import GaussNewtonMatrix
 from gnvpro.objectives.reduced import ReducedPoint
@@ -77,8 +79,10 @@ class Geodesic:
         if not math.isfinite(probe.value):
             return None
         local, reduce = self.matrix, self.matrix.subspace.reduce
-        with problem.meter.paused():  # passes only where the Jacobian, paid for before, did not fit
+        # passes that were paid for where the Jacobian did not fit; with the matrix of a part they are counted
+        uncounted = nullcontext() if isinstance(self.model, PartModel) else problem.meter.paused()
+        with uncounted:
             change = reduce(local.pull_back(probe.outputs - point.outputs, probe.W - point.W))
         y = reduce(step.d_x)
-        straight = local.matrix @ y - local.penalty @ y
+        straight = self.model.times(y) - local.penalty @ y
         return -self.model.solve((2 / h**2) * (change - h * straight), step.damping)
