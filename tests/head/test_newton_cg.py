@@ -38,13 +38,15 @@ def problem(name: str) -> tuple[torch.Tensor, Misfit]:
 
 
 each_problem = pytest.mark.parametrize("name", ["multinomial", "logistic", "poisson", "badly scaled"])
-each_precision = pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
+each_precision = pytest.mark.parametrize("least", ["double", "single", "half"])
 
 
 @pytest.fixture
-def precision(single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if single:
+def precision(least: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fewest digits that conjugate gradients work with."""
+    if least != "double":
         monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda: least == "half")
 
 
 @each_problem
@@ -82,6 +84,29 @@ def test_products_of_the_reduced_jacobian_are_those_of_the_exact_inverse(name: s
     assert relative(cg.head_jacobian.mv(dZ), exact.head_jacobian.mv(dZ)) <= 1e-6
     assert relative(cg.output_jacobian.mv(dZ), exact.output_jacobian.mv(dZ)) <= 1e-6
     assert relative(cg.curvature.mv(dZ), exact.curvature.mv(dZ)) <= 1e-6
+
+
+def test_a_system_is_solved_where_corrections_have_no_digits_to_give() -> None:
+    """The residual decides, whatever a correction claims."""
+    H = torch.diag(torch.logspace(-3, 0, 12, dtype=F64))
+    right = torch.ones(12, 1, dtype=F64)
+    useless = [lambda R, rtol: torch.zeros_like(R), lambda R, rtol: -R, lambda R, rtol: 1e3 * R]
+    for correct in [*useless, lambda R, rtol: R / H.diagonal()[:, None]]:
+        D = module.refined(H.matmul, correct, right, lambda R: R, 1e-9)
+        assert float((H @ D - right).norm()) <= 2e-9 * float(right.norm())
+
+
+def test_rounded_products_are_those_of_the_hessian_to_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda: True)
+    Z, misfit = problem("multinomial")
+    systems = module.Systems.of(HeadObjective(Z, misfit, PENALTY))
+    assert systems.half is not None
+    outputs = torch.randn(80, 4, generator=torch.Generator().manual_seed(3))
+    D = torch.randn(4, 6, generator=torch.Generator().manual_seed(4))
+    found, exact = systems._rough_products(outputs, systems.half)(D), systems.turned.hessian(outputs)(D)
+    assert found.dtype == torch.float32
+    assert 1e-6 < relative(found, exact) < 1e-2
 
 
 def test_what_all_outputs_share_is_taken_out_of_a_start() -> None:

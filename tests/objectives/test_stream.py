@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import gnvpro
 from cases import CASES, F32, Made, made
 from checks import relative
+from gnvpro.head import newton_cg
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.subspace import choose_subspace
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
@@ -50,6 +52,22 @@ def test_a_point_is_that_of_tensors(name, tmp_path):
     digits = 10 * rounding if name.startswith("fewer samples") else rounding
     assert relative(here.curvature().mv(v), there.curvature().mv(v)) <= digits
     assert problem.misfit.accuracy(here.outputs) == pytest.approx(m.problem.misfit.accuracy(there.outputs))
+
+
+@pytest.mark.parametrize("least", ["double", "single", "half"])
+def test_a_head_without_its_hessian_is_that_of_tensors(least, tmp_path, monkeypatch):
+    """As large heads are eliminated, whatever the fewest digits that conjugate gradients work with."""
+    if least != "double":
+        monkeypatch.setattr(newton_cg, "SINGLE_PRECISION_ENTRIES", 1)
+    monkeypatch.setattr(newton_cg, "multiplies_bfloat16", lambda: least == "half")
+    m = made("mlp, multinomial")
+    exact = gnvpro.NewtonCG(rtol=1e-12, inverse_rtol=1e-12)
+    m = replace(m, case=replace(m.case, eliminator=exact))
+    here, there = streamed(m, tmp_path).reduced.at(m.theta), m.problem.reduced.at(m.theta)
+    v = m.direction(m.theta)
+    assert relative(here.W, there.W) <= 1e-8
+    assert relative(here.gradient(), there.gradient()) <= 1e-8
+    assert relative(here.curvature().mv(v), there.curvature().mv(v)) <= 1e-8
 
 
 @pytest.mark.parametrize("name", ["mlp, least squares", "mlp, multinomial", "autodiff, multinomial", "poisson"])

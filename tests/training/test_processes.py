@@ -91,6 +91,12 @@ CASES = {
     "newton-krylov": Case(
         "multinomial", {**SOFT, "method": gnvpro.GNvpro(eliminator=gnvpro.NewtonKrylov())}, 3, rtol=1e-7
     ),
+    "newton-cg": Case(
+        "multinomial",
+        {**SOFT, "method": gnvpro.GNvpro(solver="krylov", eliminator=gnvpro.NewtonCG(rtol=1e-12, inverse_rtol=1e-12))},
+        3,
+        rtol=1e-8,
+    ),
     "weights": Case(settings={**SOFT, "solver": "krylov"}, weighted=True),
     "weights, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, weighted=True),
     "batches": Case(

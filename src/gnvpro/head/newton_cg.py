@@ -12,7 +12,9 @@ products); a factor for each needs no fewer products than this, and 1000 x 4096 
 
 Directions need few digits, so where the head is large conjugate gradients work in single precision, and so does Newton's method
 until its gradient has fallen to `COARSE`. Then gradients, values and the residuals of the inverse are in double precision,
-and decide when it is over. The inverse Hessian of the derivatives is the same conjugate gradients, to a tolerance of their own.
+and decide when it is over. Where the processor multiplies bfloat16, which takes half the time again, conjugate gradients do
+that, a digit or so at a time, with residuals in single precision between (`refined`). The inverse Hessian of the
+derivatives is the same conjugate gradients, to a tolerance of their own.
 
 Legend: h(n) -> Hessian of the misfit in row n of the outputs, a2 -> head_penalty, D -> step in W, w -> weights, U -> basis.
 """
@@ -41,6 +43,7 @@ Map = Callable[[Tensor], Tensor]
 
 SINGLE_PRECISION_ENTRIES = 50_000  # of the head, from which on directions are found in single precision
 LEAST_SINGLE = 1e-4  # relative residual that single precision reaches with a digit to spare
+LEAST_HALF = 0.05  # the same for bfloat16
 COARSE = 1e-4  # gradient, relative to the one at W = 0, down to which single precision is enough for everything
 SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, where outputs are large
 LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a better one would only be cut short
@@ -143,20 +146,22 @@ class Systems:
     objective: HeadObjective
     turned: HeadObjective  # of Z U
     basis: Tensor  # U
+    half: Tensor | None  # Z U in bfloat16, where products with it are fast
 
     @staticmethod
     def of(objective: HeadObjective) -> Systems:
         """In single precision where that pays."""
         misfit, single = objective.misfit, objective.entries >= SINGLE_PRECISION_ENTRIES
         dtype = torch.float32 if single else torch.float64
-        gram = misfit.over.sum(_gram, objective.Z, misfit.weights)
-        U = torch.linalg.eigh(gram.to(dtype))[1] if torch.isfinite(gram).all() else torch.eye(len(gram), dtype=dtype)
         Z, targets, weights = (
             rowwise(lambda A: by_columns(A.to(dtype)), each) for each in (objective.Z, misfit.targets, misfit.weights)
         )
+        gram = misfit.over.sum(_gram, Z, weights)
+        U = torch.linalg.eigh(gram)[1] if torch.isfinite(gram).all() else torch.eye(len(gram), dtype=dtype)
         misfit, epsilon = replace(misfit, targets=targets, weights=weights), objective.epsilon
         turned = HeadObjective(matmul_small(Z, U), misfit, objective.head_penalty)
-        return Systems(objective, replace(turned, epsilon=SINGLE_EPSILON if single else epsilon), U)
+        half = rowwise(lambda A: A.to(torch.bfloat16), turned.Z) if single and multiplies_bfloat16() else None
+        return Systems(objective, replace(turned, epsilon=SINGLE_EPSILON if single else epsilon), U, half)
 
     @property
     def single(self) -> bool:
@@ -183,35 +188,72 @@ class Systems:
 
     def turned_direction(self, point: HeadPoint, rtol: float) -> Tensor:
         """Newton's step at a point of the turned problem, to a relative residual."""
-        rtol = max(rtol, LEAST_SINGLE if self.single else 0.0)
-        apply, precondition = self.turned.hessian(point.outputs), self.preconditioner(point.outputs)
-        return conjugate_gradients(apply, -point.gradient_W, precondition, rtol)
+        return self._turned(point.outputs, -point.gradient_W, self.preconditioner(point.outputs), rtol)
 
     def direction(self, point: HeadPoint, rtol: float) -> Tensor:
         """Newton's step, to a relative residual as far as single precision goes."""
         return self._solve(point.outputs, -point.gradient_W, self.preconditioner(point.outputs), rtol)
 
-    def _solve(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
-        apply = self.turned.hessian(rowwise(lambda X: X.to(self.basis.dtype), outputs))
-        rtol = max(rtol, LEAST_SINGLE if self.single else 0.0)
-        return self.out_of(conjugate_gradients(apply, self.into(right), precondition, rtol))
-
     def solve(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
-        """D with |H D - right| <= rtol |right|: directions until the residual, in double precision, is small enough."""
-        exact, norm = self.objective.hessian(outputs), float(torch.linalg.vector_norm(right))
-        wanted = rtol * norm
-        D, residual = torch.zeros_like(right), right
-        while norm > wanted:
-            D = D + self._solve(outputs, residual, precondition, 0.5 * wanted / norm)
-            residual = right - exact(D)
-            before, norm = norm, float(torch.linalg.vector_norm(residual))
-            if not norm < 0.5 * before:  # single precision has no more to give
+        """D with |H D - right| <= rtol |right|, the residual in double precision."""
 
-                def turned(R: Tensor) -> Tensor:
-                    return self.out_of(precondition(self.into(R)))
+        def turned(R: Tensor) -> Tensor:
+            return self.out_of(precondition(self.into(R)))
 
-                return D + conjugate_gradients(exact, residual, turned, wanted / max(norm, wanted))
-        return D
+        def correct(residual: Tensor, rtol: float) -> Tensor:
+            return self._solve(outputs, residual, precondition, rtol)
+
+        return refined(self.objective.hessian(outputs), correct, right, turned, rtol)
+
+    def _solve(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
+        outputs = rowwise(lambda X: X.to(self.basis.dtype), outputs)
+        return self.out_of(self._turned(outputs, self.into(right), precondition, rtol))
+
+    def _turned(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
+        apply, rtol = self.turned.hessian(outputs), max(rtol, LEAST_SINGLE if self.single else 0.0)
+        if self.half is None:
+            return conjugate_gradients(apply, right, precondition, rtol)
+        rough = self._rough_products(outputs, self.half)
+
+        def correct(residual: Tensor, rtol: float) -> Tensor:
+            return conjugate_gradients(rough, residual, precondition, max(rtol, LEAST_HALF))
+
+        return refined(apply, correct, right, precondition, rtol)
+
+    def _rough_products(self, outputs: Tensor, half: Tensor) -> Map:
+        """The Hessian by products in bfloat16; what is added up over samples elsewhere is not rounded to that."""
+        misfit, penalty = self.turned.misfit, self.turned.head_penalty
+        apply = misfit.hessian(outputs)
+
+        def add(X: Tensor, Z: Tensor) -> Tensor:
+            return (X.T.to(Z.dtype) @ Z).to(torch.float32)
+
+        def product(D: Tensor) -> Tensor:
+            tangents = rowwise(lambda Z: (D.to(Z.dtype) @ Z.T).to(D.dtype).T, half, columns=len(D))
+            return misfit.over.sum(add, apply(tangents), half) + penalty * D
+
+        return product
+
+
+def refined(
+    apply: Map, correct: Callable[[Tensor, float], Tensor], right: Tensor, precondition: Map, rtol: float
+) -> Tensor:
+    """D with |H D - right| <= rtol |right|, by corrections with fewer digits, given a residual and what to make of it."""
+    D, residual, norm = torch.zeros_like(right), right, float(torch.linalg.vector_norm(right))
+    wanted = rtol * norm
+    while norm > wanted:
+        D = D + correct(residual, 0.8 * wanted / norm)
+        residual = right - apply(D)
+        before, norm = norm, float(torch.linalg.vector_norm(residual))
+        if norm > wanted and not norm < 0.5 * before:  # so few digits have no more to give
+            return D + conjugate_gradients(apply, residual, precondition, wanted / norm)
+    return D
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it; without them products take longer than in single precision."""
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # torch has no public name for it
+    return known is not None and bool(known())
 
 
 def _gram(Z: Tensor, weights: Tensor) -> Tensor:
