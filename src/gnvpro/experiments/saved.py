@@ -115,11 +115,6 @@ def kind(path: Path) -> str | None:
     return found if found in ("equation", "table") else None
 
 
-def is_equation(path: Path) -> bool:
-    """Whether a configuration is of an equation."""
-    return kind(path) == "equation"
-
-
 def read(directory: Path) -> SavedRun:
     """Read one run; a ValueError says what is missing or wrong."""
     for name in (CONFIG, METRICS, HISTORY):
@@ -136,8 +131,7 @@ def read(directory: Path) -> SavedRun:
     missing |= {"work", "seconds", "inner_seconds", "data", *SETS} - metrics.keys()
     if missing:
         raise ValueError(f"{CONFIG} or {METRICS} lacks {', '.join(sorted(missing))}")
-    _check_config(config)
-    _check_metrics(metrics, config["experiment"])
+    _check(config, metrics)
     try:
         with open(directory / HISTORY, newline="") as file:
             rows = list(csv.DictReader(file))
@@ -152,50 +146,48 @@ def read(directory: Path) -> SavedRun:
     return SavedRun(directory, config, metrics, history)
 
 
-def _check_config(config: dict[str, Any]) -> None:
+def _check(config: dict[str, Any], metrics: dict[str, Any]) -> None:
     """Every value that is used, in its type and range: it goes into file names, labels and the page."""
-    experiment, method = config["experiment"], config["method"]
-    if not isinstance(experiment, str) or experiment not in EXPERIMENTS or method not in ORDER:
+    name, seed, settings, variant = (config[key] for key in ("experiment", "seed", "settings", "variant"))
+    if not isinstance(name, str) or name not in EXPERIMENTS or config["method"] not in ORDER:
         raise ValueError(f"{CONFIG} names an unknown experiment or method")
-    if config["loss"] != EXPERIMENTS[experiment].loss:
-        raise ValueError(f"{CONFIG} is damaged: loss should be {EXPERIMENTS[experiment].loss!r}")
-    seed = config["seed"]
-    if type(seed) is not int or not 0 <= seed < 2**63:
-        raise ValueError(f"{CONFIG} is damaged: seed should be a whole number, not negative")
-    settings = config["settings"]
-    if not isinstance(settings, str) or not re.fullmatch(r"[\w ,.-]{1,80}", settings):
-        raise ValueError(f"{CONFIG} is damaged: settings should be a few words")
-    variant = config["variant"]
-    if not isinstance(variant, dict) or not all(k in OVERRIDES and _is_number(v) for k, v in variant.items()):
-        raise ValueError(f"{CONFIG} is damaged: variant should be an object, a number for each tuned setting")
+    loss = EXPERIMENTS[name].loss
+    costs = {key: metrics[key] for key in ("work", "seconds", "inner_seconds")}
+    fine = {
+        f"loss in {CONFIG}": config["loss"] == loss,
+        f"seed in {CONFIG}": type(seed) is int and 0 <= seed < 2**63,
+        f"settings in {CONFIG}": isinstance(settings, str) and re.fullmatch(r"[\w ,.-]{1,80}", settings),
+        f"variant in {CONFIG}": isinstance(variant, dict)
+        and variant.keys() <= set(OVERRIDES)
+        and _are_numbers(variant),
+        f"data in {METRICS}": isinstance(metrics["data"], str) and len(metrics["data"]) <= 1000,
+        f"work or seconds in {METRICS}": _are_numbers(costs) and min(costs.values()) >= 0,
+        f"a score in {METRICS}": all(_is_score(metrics[part], loss == "least_squares") for part in SETS),
+        f"a number in {METRICS}": _is_plain(metrics),
+    }
+    for what, is_fine in fine.items():
+        if not is_fine:
+            raise ValueError(f"{what} is damaged: gnvpro run did not write it")
 
 
-def _check_metrics(metrics: dict[str, Any], experiment: str) -> None:
-    for name in ("work", "seconds", "inner_seconds"):
-        if not _is_number(metrics[name]) or metrics[name] < 0:
-            raise ValueError(f"{METRICS} is damaged: {name} should be a number, not negative")
-    if not isinstance(metrics["data"], str) or len(metrics["data"]) > 1000:
-        raise ValueError(f"{METRICS} is damaged: data should be a short text")
-    key = "relative_error" if EXPERIMENTS[experiment].loss == "least_squares" else "accuracy"
-    for part in (metrics[name] for name in SETS):
-        if not isinstance(part, dict) or key not in part:
-            raise ValueError(f"{METRICS} lacks a {key}")
-        error = part[key]
-        numbers = (error.get("mean"), error.get("std")) if isinstance(error, dict) else (error,)
-        if isinstance(error, dict) != (key == "relative_error") or not all(map(_is_number, numbers)):
-            raise ValueError(f"{METRICS} is damaged: {key} should be a number, or a mean and a std")
-        if key == "accuracy" and ("relative_error" in part or not _is_shares(part.get("class_accuracy"))):
-            raise ValueError(f"{METRICS} is damaged: class_accuracy should hold a number for each class")
-    if not _is_plain(metrics):
-        raise ValueError(f"{METRICS} is damaged: it holds numbers that are not finite")
+def _is_score(part: object, squares: bool) -> bool:
+    """Mean and deviation of relative errors, or accuracies, overall and by class."""
+    if not isinstance(part, dict):
+        return False
+    if squares:
+        error = part.get("relative_error")
+        return isinstance(error, dict) and _is_number(error.get("mean")) and _is_number(error.get("std"))
+    shares = part.get("class_accuracy")
+    known = isinstance(shares, dict) and _are_numbers({k: v for k, v in shares.items() if v is not None})
+    return known and _is_number(part.get("accuracy")) and "relative_error" not in part
+
+
+def _are_numbers(values: dict[str, Any]) -> bool:
+    return all(map(_is_number, values.values()))
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # NaN compares False
-
-
-def _is_shares(value: object) -> bool:
-    return isinstance(value, dict) and all(share is None or _is_number(share) for share in value.values())
 
 
 def _is_plain(value: object) -> bool:

@@ -16,7 +16,7 @@ from gnvpro.experiments.equations import EQUATIONS, EquationProblem
 from gnvpro.experiments.equations.methods import METHODS
 from gnvpro.experiments.equations.run import SOLUTION
 from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, read_json
-from gnvpro.experiments.saved import is_equation
+from gnvpro.experiments.saved import kind
 from gnvpro.experiments.style import new_figure
 
 COLOURS = {"gnvpro": "#0072B2", "lbfgs": "#009E73", "adam": "#E69F00", "frozen": "#666666"}
@@ -41,7 +41,7 @@ def equation_sections(directory: Path, out: Path) -> tuple[list[tuple[str, str, 
     """Anchor, title and section for each equation with finished runs, and a sentence for each run that is not whole."""
     groups: dict[str, list[SolvedRun]] = {}
     problems = []
-    for path in filter(is_equation, sorted(directory.rglob(CONFIG))):
+    for path in (path for path in sorted(directory.rglob(CONFIG)) if kind(path) == "equation"):
         try:
             run = _read(path.parent)
             groups.setdefault(str(run.metrics["experiment"]), []).append(run)
