@@ -1,6 +1,7 @@
 """Penalties from the data against fixed ones: on the paper's problems, and against the best of a decade grid.
 
-    python benchmarks/penalties.py paper [cdr|dcr|ellipse]      "auto" against the paper's values, same work, test error
+    python benchmarks/penalties.py paper [cdr|dcr|ellipse|indian-pines]
+                                                                "auto" against the paper's values, same work, test error
     python benchmarks/penalties.py grid                         "auto" against the best of a decade grid by cross-validation
 
 DCR is trained on its first 1200 samples.
@@ -60,6 +61,9 @@ def test_error(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tens
         outputs = model(inputs)
         if loss == "logistic":
             return f"log loss {float(gnvpro.Logistic().value(outputs, targets.reshape(-1, 1).double()).mean()):.4f}"
+        if loss == "multinomial":
+            right = 100 * float((outputs.argmax(1) == targets).double().mean())
+            return f"accuracy {right:.2f}, log loss {float(torch.nn.functional.cross_entropy(outputs, targets)):.4f}"
         return f"relative error {float(((outputs - targets).norm(dim=1) / targets.norm(dim=1)).mean()):.5f}"
 
 

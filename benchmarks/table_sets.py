@@ -39,6 +39,18 @@ class TableSet:
         return X, np.unique(y, return_inverse=True)[1] if self.classification else y.astype(float)
 
 
+HAWKS_LEFT_OUT = (
+    "BandNumber",
+    "CaptureTime",
+    "ReleaseTime",
+    "Sex",
+    "StandardTail",
+    "Tarsus",
+    "WingPitFat",
+    "KeelFat",
+    "Crop",
+)
+
 CHOOSE = [
     TableSet("diabetes", "sklearn", ""),
     TableSet("auto", "ISLR/Auto", "mpg", ("name",)),
@@ -59,6 +71,32 @@ CHOOSE = [
     TableSet("churn", "modeldata/mlc_churn", "churn", ("state",), True),
     TableSet("glass", "MASS/fgl", "type", (), True),
     TableSet("cut", "ggplot2/diamonds", "cut", (), True),
+]
+WIDER = [  # to choose on, too: mostly for scaling and for two classes
+    TableSet("sacramento", "modeldata/Sacramento", "price", ("city", "zip")),
+    TableSet("biomass", "modeldata/biomass", "HHV", ("sample",)),
+    TableSet("gapminder", "dslabs/gapminder", "life_expectancy", ("country",)),
+    TableSet("hitters", "ISLR/Hitters", "Salary"),
+    TableSet("credit", "ISLR/Credit", "Balance", ("ID",)),
+    TableSet("storms", "dplyr/storms", "wind", ("name", "status", "category")),
+    TableSet("airfare", "wooldridge/airfare", "fare", ("lfare", "id", "ldist", "ldistsq", "lpassen")),
+    TableSet("chicago", "modeldata/Chicago", "ridership", ("date",)),
+    TableSet("deliveries", "modeldata/deliveries", "time_to_delivery"),
+    TableSet("guns", "AER/Guns", "violent", ("state",)),
+    TableSet("txhousing", "ggplot2/txhousing", "median", ("city",)),
+    TableSet("wages", "plm/Wages", "lwage"),
+    TableSet("biopsy", "MASS/biopsy", "class", ("ID",), True),
+    TableSet("attrition", "modeldata/attrition", "Attrition", (), True),
+    TableSet("credit-status", "modeldata/credit_data", "Status", (), True),
+    TableSet("lending", "modeldata/lending_club", "Class", ("addr_state",), True),
+    TableSet("email", "openintro/email", "spam", ("time",), True),
+    TableSet("hmda", "Ecdat/Hmda", "deny", (), True),
+    TableSet("mroz", "carData/Mroz", "lfp", (), True),
+    TableSet("swiss-labor", "AER/SwissLabor", "participation", (), True),
+    TableSet("alzheimer", "modeldata/ad_data", "Class", (), True),
+    TableSet("hawks", "Stat2Data/Hawks", "Species", HAWKS_LEFT_OUT, True),
+    TableSet("wa-churn", "modeldata/wa_churn", "churn", (), True),
+    TableSet("stack", "modeldata/stackoverflow", "Remote", (), True),
 ]
 CONFIRM = [
     TableSet("quakes", "datasets/quakes", "stations"),

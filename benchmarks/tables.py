@@ -1,7 +1,7 @@
 """The estimators as they come against those of others on real tables: errors, log losses and processor seconds.
 
     python benchmarks/tables.py confirm                     every contender as it comes, one split
-    python benchmarks/tables.py choose --splits 2
+    python benchmarks/tables.py choose --splits 2          also: wider, simulated
     python benchmarks/tables.py confirm --tuned             contenders with a small grid each, by three-fold cross-validation
     python benchmarks/tables.py confirm --sets quakes,pima --only gnvpro
 
@@ -38,10 +38,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gnvpro import GNvproClassifier, GNvproRegressor
-from table_sets import CHOOSE, CONFIRM, TableSet
+from simulated_tables import SIMULATED
+from table_sets import CHOOSE, CONFIRM, WIDER, TableSet
 
 MAX_GP_ROWS = 1200  # a GP of more takes minutes
-NETWORKS = ("gnvpro", "MLP lbfgs", "MLP adam")
+HALVES = {"choose": CHOOSE, "wider": WIDER, "simulated": SIMULATED, "confirm": CONFIRM}
 
 
 def scaled(model: Any) -> Any:
@@ -171,7 +172,7 @@ def summary(results: list[tuple[TableSet, dict[str, dict[str, float]]]]) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("half", choices=["choose", "confirm"])
+    parser.add_argument("half", choices=list(HALVES))
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--sets", default="")
     parser.add_argument("--only", default="")
@@ -179,11 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    tables = [
-        t
-        for t in (CHOOSE if options.half == "choose" else CONFIRM)
-        if not options.sets or t.name in options.sets.split(",")
-    ]
+    tables = [t for t in HALVES[options.half] if not options.sets or t.name in options.sets.split(",")]
     results = []
     for table in tables:
         runs = [measure(table, seed, options.only, options.tuned) for seed in range(options.splits)]

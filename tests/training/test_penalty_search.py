@@ -94,7 +94,7 @@ def test_a_ring_is_learnt_although_strong_penalties_see_nothing_in_it(seed: int)
 
 
 def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
-    x, y = wave(120, 1.0)
+    x, y = wave(120, 1.0, seed=1)
     result = gnvpro.train(network(width=30), x, y, loss="least_squares", **AUTO)
     assert result.chosen is not None
     judged = [value for value in result.history.column("evidence") if value is not None]
@@ -103,6 +103,13 @@ def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
     assert result.chosen.log_evidence == pytest.approx(max(judged), abs=1e-6)
     last = result.history[-1]
     assert (last.theta_penalty, last.head_penalty) == (result.chosen.theta_penalty, result.chosen.head_penalty)
+
+
+@pytest.mark.parametrize("inputs", [4, 60])
+def test_a_search_for_classes_begins_where_no_units_sum_varies_by_more_than_one(inputs: int) -> None:
+    x = torch.randn(90, inputs, dtype=F64, generator=torch.Generator().manual_seed(0))
+    problem = gnvpro.Problem(network(inputs), x, (x[:, 0] > 0).to(F64), loss="logistic", **AUTO)
+    assert inputs / (90 * problem.theta_penalty.alpha) <= 1 + 1e-12
 
 
 def test_the_history_tells_when_the_objective_changed() -> None:

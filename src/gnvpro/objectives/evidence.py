@@ -181,11 +181,15 @@ def effective_targets(misfit: Misfit) -> float:
     return float(covariance.trace()) ** 2 / square if square > 0 else float(len(mean))
 
 
-def first_penalties(misfit: Misfit, n_samples: float) -> Penalties:
-    """Where a search begins: theta's penalty in the units of the misfit, the head's without any."""
+def first_penalties(misfit: Misfit, n_samples: float, fan_in: int) -> Penalties:
+    """Where a search begins: theta's penalty in the units of the misfit, the head's without any.
+
+    A prior under which a unit's sum of `fan_in` inputs has a variance of at most one. For least squares the noise, and the
+    prior's variance with it, falls as the model learns: there no more than FIRST is needed.
+    """
     alpha = FIRST / n_samples
     if not misfit.identity_hessian:
-        return Penalties(alpha, alpha)
+        return Penalties(max(FIRST, fan_in) / n_samples, alpha)
     mean = misfit.over.sum(lambda w, C: (w * C).sum(0), misfit.weights, misfit.targets)
     variance = float(
         misfit.over.sum(lambda w, C: (w * (C - mean).square()).sum(0), misfit.weights, misfit.targets).mean()

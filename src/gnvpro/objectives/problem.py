@@ -19,6 +19,7 @@ Legend: alpha_1, B -> theta_penalty, alpha_2 -> head_penalty, Z -> features with
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -230,7 +231,8 @@ class Problem:
 
     def _set_first_penalties(self) -> None:
         """Those that are searched for begin strong: from a smooth model the search comes down, from a rough one seldom up."""
-        first = first_penalties(self.misfit, self.n_observed)
+        fans = [math.prod(shape[1:]) for _, shape in self.network.parameters if len(shape) > 1]
+        first = first_penalties(self.misfit, self.n_observed, max(fans, default=1))
         if self.searched.theta:
             self.theta_penalty = replace(self.theta_penalty, alpha=first.theta)
         if self.searched.head:
