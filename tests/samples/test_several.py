@@ -123,3 +123,12 @@ REFUSED = [
 def test_what_cannot_be_used_is_named(inputs, error, message):
     with pytest.raises(error, match=message):
         gnvpro.train(model(Pair), inputs, torch.ones(4, 2), loss="least_squares")
+
+
+def test_lists_of_numbers_keep_their_digits():
+    """torch alone would read them in single precision."""
+    x, _, y = samples()
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    problem = gnvpro.Problem(net, x.tolist(), y.tolist(), loss="least_squares")
+    assert torch.equal(problem.inputs, x)
+    assert torch.equal(problem.misfit.targets, y)

@@ -152,3 +152,12 @@ def test_another_dtype_on_disk(tmp_path):
 def test_targets_left_out_are_asked_for():
     with pytest.raises(TypeError, match="targets must be a tensor or an array, got NoneType; only a Dataset"):
         gnvpro.train(network(), samples()[0], loss="least_squares")
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_metrics_ask_for_samples_that_are_held(validated, tmp_path):
+    inputs, targets = on_disk(tmp_path, "inputs", torch.randn(9, 2)), on_disk(tmp_path, "targets", torch.randn(9, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()
+    samples = {"validation": (inputs, targets)} if validated else {}
+    with pytest.raises(ValueError, match="metrics needs samples that are held in memory"):
+        gnvpro.train(model, inputs, targets, loss="least_squares", metrics={"mae": lambda x, y: 0.0}, **samples)

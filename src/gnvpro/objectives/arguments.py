@@ -254,7 +254,9 @@ def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     try:
-        return torch.as_tensor(numeric(name, value))
+        tensor = torch.as_tensor(numeric(name, value))
+        floats = isinstance(value, list | tuple) and tensor.is_floating_point()  # torch would keep half of their digits
+        return torch.as_tensor(value, dtype=torch.float64) if floats else tensor
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__} ({error})") from None
 

@@ -34,10 +34,7 @@ class HeldOut:
 
     def targets_like(self, outputs: Tensor) -> Tensor:
         """The targets as given, in the shape of outputs that have as many entries: (n,) beside (n, 1) would be broadcast."""
-        if self.targets is None:
-            raise ValueError(
-                "metrics needs validation samples that are held in memory; give a part of them, or leave it out"
-            )
+        assert self.targets is not None
         return self.targets.reshape(outputs.shape) if self.targets.numel() == outputs.numel() else self.targets
 
     def within(self, network: SeparableNetwork, memory: float) -> HeldOut:
@@ -50,7 +47,11 @@ class HeldOut:
         return matmul_small(append_bias_column(features, network.bias), W.T)
 
     def shaped_outputs(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> Tensor:
-        """The same in the shape that the model gives them."""
+        """The same in the shape that the model gives them, for metrics."""
+        if self.targets is None:
+            raise ValueError(
+                "metrics needs samples that are held in memory; give some of them as arrays in validation=, or leave it out"
+            )
         return network.shaped(self.outputs(network, theta, W), len(self.inputs))
 
 
