@@ -22,8 +22,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gnvpro.pde.core import LinearOperator, symmetric
+from gnvpro.pde.core import DampedRows, LinearOperator, symmetric
 from gnvpro.pde.eliminate import Fit, eliminate, fit_at
+from gnvpro.pde.model import RowModel
 from gnvpro.pde.system import Carried, System
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
@@ -209,3 +210,8 @@ class JointObjective(EquationObjective):
     def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
         """As they are."""
         return self.start(theta, W)
+
+
+def local_model(point: EquationPoint) -> DampedRows:
+    """What steps from a point come from."""
+    return DampedRows(RowModel(point.jacobian, point.fitted.residual))

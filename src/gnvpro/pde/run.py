@@ -20,14 +20,14 @@ import torch
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_smooth, not_finite, warn_about
-from gnvpro.pde.core import Checkpoint, DampedRows, Damping, Journal, Listener, Record, Status, StepReport, TrustRegion
+from gnvpro.pde.core import Checkpoint, Damping, Journal, Listener, Record, Status, StepReport, TrustRegion
 from gnvpro.pde.eliminate import fit_at
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
-from gnvpro.pde.model import RowModel
-from gnvpro.pde.objective import EquationPoint, Meter
+from gnvpro.pde.objective import EquationPoint, Meter, local_model
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
+from gnvpro.pde.spread import better_start, gets_nowhere
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import HEADS, Ways
 from gnvpro.processes import ALONE, Processes
@@ -48,6 +48,7 @@ class Settings:
     head_penalty: float | None
     grow: bool
     head: str
+    spread: bool
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     processes: Processes = ALONE
@@ -100,6 +101,7 @@ class Run:
         self.best: Kept | None = None
         self.before = math.inf  # Phi at the last look
         self.of_zero = zero_value(self.system)
+        self.first, self.tried = self.system.x(), not (settings.spread and self.system.linear)
         self.region: TrustRegion[EquationPoint] | None = None
 
     def _agree(self) -> None:
@@ -139,7 +141,7 @@ class Run:
                 return Status.HEAD_ONLY
             if settings.iterations is not None and len(self.journal.history) > settings.iterations:
                 return Status.ITERATIONS_SPENT
-            if settings.seconds is not None and self.processes.all(self._seconds() >= settings.seconds):
+            if self._is_late():
                 return Status.SECONDS_SPENT
             done = self.region.iterate()
             if done is None:
@@ -158,7 +160,7 @@ class Run:
         point = objective.restored(theta, W) if restored else objective.start(theta, W)
         if point.fit is None:
             raise ValueError(not_finite(self.system, theta, W))
-        self.region = TrustRegion(objective, _model, point, bound, core.NielsenRule())
+        self.region = TrustRegion(objective, local_model, point, bound, core.NielsenRule())
         self.check = Check(self.system, self.settings.seed)
 
     def _begin_again(self, bound: Damping | None) -> None:
@@ -173,6 +175,9 @@ class Run:
         point, bound = self.region.point, self.region.bound
         seen = self.check.seen(point.theta, point.fitted)
         self.checked_misfit = self.check.misfit(seen)
+        nowhere = gets_nowhere(len(self.journal.history), self.before, point.value, self.of_zero)
+        if nowhere and not self.tried and (note := self._try_other_weights(self.checked_misfit)) is not None:
+            return note
         self.best = self._better(self.checked_misfit)
         slow, notes = self.before < ENOUGH * point.value, []
         if self.ways.look(point.value, self.of_zero):
@@ -191,6 +196,21 @@ class Run:
             self._begin_again(bound if isinstance(bound, Damping) else None)
         self.before = self.region.point.value
         return "; ".join(notes) or None
+
+    def _try_other_weights(self, own: float) -> str | None:
+        """Go on from other first weights if they lead further than this misfit."""
+        self.tried = True
+        objective = self.ways.objective(self.system, self.penalty, self.meter)
+        found = better_start(objective, self.check, self.first, own, self._is_late)
+        if found is None:
+            return None
+        self._begin(found.point.theta, found.point.W)
+        self.best, self.checked_misfit, self.before = None, found.misfit, found.point.value
+        return "first weights: times " + ", ".join(f"{factor:g}" for factor in found.factors)
+
+    def _is_late(self) -> bool:
+        seconds = self.settings.seconds
+        return seconds is not None and self.processes.all(self._seconds() >= seconds)
 
     def _seconds(self) -> float:
         return self.settings.clock() - self.begun
@@ -259,6 +279,7 @@ class Run:
             "head_penalty": self.settings.head_penalty,
             "grow": self.settings.grow,
             "head": self.settings.head,
+            "spread": self.settings.spread,
             "weights": self.system.weights,
         }
         return core.fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
@@ -281,6 +302,7 @@ class Run:
             "checked_misfit": self.checked_misfit,
             "best": None if self.best is None else vars(self.best),
             "before": self.before,
+            "tried": self.tried,
         }
         return core.detached_copy(state)
 
@@ -296,6 +318,7 @@ class Run:
         self.system.store(saved["theta"], saved["W"])
         self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
         self.checked_misfit, self.before, self.spent = saved["checked_misfit"], saved["before"], saved["seconds"]
+        self.tried = saved["tried"]
         self.best = None if saved["best"] is None else Kept(**saved["best"])
         # Budgets may be raised on the way; any other end is final.
         if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT):
@@ -307,7 +330,3 @@ def zero_value(system: System) -> float:
     x = system.x()
     rows = system.residual(system.carry(x), x, torch.zeros_like(system.field.W()))
     return 0.5 * float(rows @ rows)
-
-
-def _model(point: EquationPoint) -> DampedRows:
-    return DampedRows(RowModel(point.jacobian, point.fitted.residual))

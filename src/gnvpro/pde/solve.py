@@ -73,6 +73,7 @@ def solve(
     head_penalty: float | None = None,
     grow: bool = True,
     head: str = "auto",
+    spread: bool = True,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -93,6 +94,8 @@ def solve(
         grow: whether equations that overfit their drawn points get as many again, where the residual is large.
         head: "eliminated" at every step, or moving "together" with the features; linear equations are always solved with the
             head eliminated. By default ("auto") a run with nonlinear equations takes whichever gains more.
+        spread: whether a run of linear equations that gets nowhere in its first thirty iterations is tried once with larger
+            first weights, along all axes and along each (`gnvpro.pde.spread`); the history says which were taken.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
             `gnvpro.Checkpoint` that says how often.
         resume: whether to go on from the checkpoint if the file exists; the result is the same as of a run never interrupted.
@@ -128,7 +131,7 @@ def solve(
         checkpoint = Checkpoint(checkpoint, every=20)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
-    settings = Settings(seconds, seed, iterations, head_penalty, grow, head, checkpoint, clock, processes)
+    settings = Settings(seconds, seed, iterations, head_penalty, grow, head, spread, checkpoint, clock, processes)
     watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
     core.warn_of_modes(u, stacklevel=3)
     with processes.noting_failures(), core.evaluating(u):

@@ -19,7 +19,7 @@ Legend: alpha -> head_penalty, sqrt(w_e / n_e) -> roots, (theta, c) -> x.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -119,6 +119,11 @@ class System:
         pieces = x[: self.n_theta].split(self._sizes)
         shapes = zip(self._parameters.items(), pieces, strict=True)
         return {name: piece.view(p.shape) for (name, p), piece in shapes}
+
+    def multiplied(self, x: Tensor, factors: Mapping[int, Tensor]) -> Tensor:
+        """x with some parameters, by their id, times numbers."""
+        pieces = zip(self._parameters.values(), self._split(x).values(), strict=True)
+        return torch.cat([*((v * factors.get(id(p), 1.0)).reshape(-1) for p, v in pieces), x[self.n_theta :]])
 
     def _values(self, x: Tensor) -> dict[int, float]:
         return {id(c): float(v) for c, v in zip(self.constants, x[self.n_theta :], strict=True)}
