@@ -238,8 +238,8 @@ def table_of_seconds(name: str, seeds: list[int], repetitions: int, share: float
 
 
 def unlimited(case: Case) -> dict[str, float]:
-    """Seconds decide; with levels the work decides when to go on to the next."""
-    return {"work": case.work} if case.make(0).levels > 1 else {"work": 1e6}
+    """Neither work nor seconds, so that `auto` decides by the clock; with levels the work says when to go on to the next."""
+    return {"work": case.work} if case.make(0).levels > 1 else {"iterations": 10**9}
 
 
 def cell(seconds: float) -> str:

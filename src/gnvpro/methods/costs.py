@@ -20,6 +20,7 @@ from gnvpro.samples.several import Streamed
 
 PROBE_ROWS = 256
 ROWS = 3  # of the Jacobian for each direction, in the matrix of a part of the samples
+FEW_PARTS = 10  # that the samples have at least: with few samples a step is mostly what the estimate does not count
 
 
 def exact_flops(dense: Dense, problem: Problem) -> float:
@@ -95,5 +96,7 @@ class Costs:
             return dense
         before = self.of_exact_step(of_pass)
         samples = math.ceil(ROWS * count_directions(problem) / dense.seeds(*head_size(problem)))
+        if problem.n_samples < FEW_PARTS * samples:
+            return dense
         part = self.take(replace(dense, samples=samples))
         return part if self.of_exact_step(of_pass) < before / 2 else self.take(dense)
