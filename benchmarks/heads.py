@@ -1,4 +1,4 @@
-"""Large heads: seconds, products with the Hessian and peak memory of one elimination by Newton's method.
+"""Large heads: seconds, products of conjugate gradients and peak memory of one elimination by Newton's method.
 
     python -m benchmarks.heads [--features 512] [--classes 200] [--samples 5000] [--kind tanh ...] [--threads 2]
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gnvpro import Multinomial, NewtonCG
+from gnvpro.head import newton_cg
 from gnvpro.head.newton import HeadObjective
 from gnvpro.problem.misfit import Misfit
 
@@ -57,18 +58,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    made, plain = [0], HeadObjective.hessian
+    made, plain = [0], newton_cg.conjugate_gradients
 
-    def counting(self: HeadObjective, outputs: Tensor):  # type: ignore[no-untyped-def]
-        apply = plain(self, outputs)
-
+    def counting(apply, *arguments):  # type: ignore[no-untyped-def]
         def call(D: Tensor) -> Tensor:
             made[0] += 1
             return apply(D)
 
-        return call
+        return plain(call, *arguments)
 
-    HeadObjective.hessian = counting  # type: ignore[method-assign]
+    newton_cg.conjugate_gradients = counting
     print(f"{args.features} x {args.classes}, {args.samples} samples, penalty {args.penalty:g}, {args.threads} threads")
     for kind in args.kind or KINDS:
         Z, labels = case(kind, args.samples, args.features, args.classes)
