@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -14,8 +16,10 @@ from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.newton import DENSE_HEAD, HeadObjective
 from gnvpro.head.sensitivity import HeadSensitivity
+from gnvpro.linalg.sums import SampleSum
 from gnvpro.problem.losses import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
+from gnvpro.processes import Processes
 
 PENALTY = 1e-3
 
@@ -107,6 +111,24 @@ def test_rounded_products_are_those_of_the_hessian_to_their_digits(monkeypatch: 
     found, exact = systems._rough_products(outputs, systems.half)(D), systems.turned.hessian(outputs)(D)
     assert found.dtype == torch.float32
     assert 1e-6 < relative(found, exact) < 1e-2
+
+
+def test_processes_on_different_processors_agree_on_how_to_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one would wait for sums that the other does not make."""
+
+    class Unlike(Processes):
+        def all(self, statement: bool) -> bool:
+            return False  # another process says no
+
+    class BesideAnother(SampleSum):
+        processes = Unlike()
+
+    monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+    monkeypatch.setattr(module, "multiplies_bfloat16", lambda: True)
+    Z, misfit = problem("multinomial")
+    assert module.Systems.of(HeadObjective(Z, misfit, PENALTY)).half is not None
+    beside = replace(misfit, over=BesideAnother())
+    assert module.Systems.of(HeadObjective(Z, beside, PENALTY)).half is None
 
 
 def test_what_all_outputs_share_is_taken_out_of_a_start() -> None:

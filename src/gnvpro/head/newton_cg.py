@@ -160,7 +160,8 @@ class Systems:
         U = torch.linalg.eigh(gram)[1] if torch.isfinite(gram).all() else torch.eye(len(gram), dtype=dtype)
         misfit, epsilon = replace(misfit, targets=targets, weights=weights), objective.epsilon
         turned = HeadObjective(matmul_small(Z, U), misfit, objective.head_penalty)
-        half = rowwise(lambda A: A.to(torch.bfloat16), turned.Z) if single and multiplies_bfloat16() else None
+        fast = single and misfit.over.processes.all(multiplies_bfloat16())  # what one cannot, none does
+        half = rowwise(lambda A: A.to(torch.bfloat16), turned.Z) if fast else None
         return Systems(objective, replace(turned, epsilon=SINGLE_EPSILON if single else epsilon), U, half)
 
     @property
