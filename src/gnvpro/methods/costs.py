@@ -33,7 +33,8 @@ class Costs:
     """What has been spent: work units, seconds, or work units and operations counted like passes."""
 
     def __init__(self, dense: Dense, reproducible: bool, problem: Problem, budget: Budget) -> None:
-        self.dense, self.problem, self.budget = dense, problem, budget
+        self.problem, self.budget = problem, budget
+        self.take(dense)
         # each process has a clock of its own, and all must decide alike
         counted = reproducible or not problem.processes.alone
         self.kind = "work" if budget.work_is_scarce else "counts" if counted else "seconds"
@@ -43,9 +44,9 @@ class Costs:
 
     def take(self, dense: Dense) -> Dense:
         """Count exact steps as these settings make them."""
-        self.dense = dense
-        self.__dict__.pop("flops", None)
-        self.__dict__.pop("squaring", None)
+        self.dense, self.flops = dense, exact_flops(dense, self.problem)
+        # passes that have as many operations as squaring the Jacobian
+        self.squaring = self.flops / (4 * self.problem.n_samples * self.problem.network.n_theta)
         return dense
 
     def _clock(self) -> float:
@@ -57,16 +58,6 @@ class Costs:
     def spent(self) -> float:
         """Since the method began."""
         return self.gone + self._clock() - self._begun
-
-    @cached_property
-    def flops(self) -> float:
-        """Of an exact step."""
-        return exact_flops(self.dense, self.problem)
-
-    @cached_property
-    def squaring(self) -> float:
-        """Passes that have as many operations as squaring the Jacobian."""
-        return self.flops / (4 * self.problem.n_samples * self.problem.network.n_theta)
 
     def of_exact_step(self, of_pass: float) -> float:
         """What an exact step will cost, at so much for a pass."""
