@@ -275,18 +275,22 @@ class RunningAdamVPro:
     def _read(self, theta: Tensor) -> Model | None:
         """The reduced objective over the samples that are seen; None where the features are not finite.
 
-        On the way the head needs no more digits than a reading shows, and one that follows the batches is near enough as it is;
-        the last reading is of all samples, and as exact as the eliminator makes it.
+        On the way the head needs no more digits than a reading shows, and one that follows the batches is near enough as it is
+        once it has seen as many samples as it remembers; the last reading is of all samples, and as exact as the eliminator
+        makes it.
         """
         problem = self.problem if self.is_over else self.seen
-        near, misfit, ridge = self.steps.memory.reading, problem.misfit, problem.head_penalty  # near the head already
+        near, misfit, ridge = self.steps.memory.reading, problem.misfit, problem.head_penalty
         Z = features(problem, theta)
         if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):
             return None
         with problem.meter.inner_clock():
             if misfit.identity_hessian or self.is_over:
                 W = problem.eliminator.fit(Z, misfit, ridge, WarmStart(near)).W
-            elif self.settings.batch_head.follows(misfit):
+            elif (
+                self.settings.batch_head.follows(misfit)
+                and self.steps.count * self.batch_size >= PER_ENTRY * near.numel()
+            ):
                 W = near
             else:
                 W = ROUGH.fit(Z, misfit, ridge, ROUGH.first(near)).W
