@@ -330,6 +330,14 @@ def test_the_interval_covers_when_penalties_are_far_too_small() -> None:
     assert 0.88 < coverage(model, *wave(4000, 2, noise=0.5)) < 0.99
 
 
+def test_the_interval_covers_when_less_than_half_as_many_parameters_as_samples_are_fitted_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3500, 8))
+    y = X[:, 0] + np.sin(X[:, 1]) + 0.5 * rng.normal(size=3500)
+    model = GNvproRegressor(theta_penalty=1e-5, head_penalty=1e-5, work=300, random_state=0).fit(X[:350], y[:350])
+    assert 0.92 < coverage(model, X[500:], y[500:]) < 0.97
+
+
 def test_a_few_noisy_samples_are_predicted_no_worse_than_by_a_linear_model() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1044, 6))

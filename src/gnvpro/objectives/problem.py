@@ -59,6 +59,7 @@ from gnvpro.processes import Processes
 from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
 
+MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
 MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # of the inner problem, which has no minimum to converge to
 
 
@@ -231,8 +232,10 @@ class Problem:
 
     def _set_first_penalties(self) -> None:
         """Those that are searched for begin strong: from a smooth model the search comes down, from a rough one seldom up."""
-        fans = [math.prod(shape[1:]) for _, shape in self.network.parameters if len(shape) > 1]
-        first = first_penalties(self.misfit, self.n_observed, max(fans, default=1))
+        shapes = [shape for _, shape in self.network.parameters if len(shape) > 1]
+        few = self.network.n_theta <= MAX_WEIGHTS_WITH_STRONG_START
+        fan_in = max((math.prod(shape[1:]) for shape in shapes), default=1) if few else 1
+        first = first_penalties(self.misfit, self.n_observed, fan_in)
         if self.searched.theta:
             self.theta_penalty = replace(self.theta_penalty, alpha=first.theta)
         if self.searched.head:

@@ -74,9 +74,10 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
 
     def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
         self._posterior, variance, gamma = posterior_and_noise(trained.problem)
+        most = MAX_FITTED_BY_HAND if trained.result.chosen is None else MAX_FITTED
         if rest is not None:
             variance = noise_on(rest, trained, self._posterior)
-        elif gamma > MAX_FITTED * trained.problem.n_independent and len(part.inputs) >= 2 * FOLDS:
+        elif gamma > most * trained.problem.n_independent and len(part.inputs) >= 2 * FOLDS:
             variance = self._cross_validated_noise(part, seed)
         else:
             variance = self._covering(variance, trained, part)
@@ -113,6 +114,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
 FOLDS = 3
 CALIBRATION_ROWS = 5000  # that tell the shape of the residuals
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
+MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 
 
 def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterior, Tensor, float]:

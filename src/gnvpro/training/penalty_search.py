@@ -167,7 +167,8 @@ class PenaltySearch:
         if before is None or made.chosen.log_evidence > before.chosen.log_evidence:
             self.best = made
             gain = math.inf if before is None else made.chosen.log_evidence - before.chosen.log_evidence
-            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * problem.n_observed * len(W)
+            numbers = problem.n_observed * (len(W) if problem.misfit.identity_hessian else 1)
+            tolerance = 0.0 if theta.numel() == 0 else LEAST_GAIN * numbers
             self.over = (gain <= tolerance and self.failures == 0) or self._longest_step(made) < 1e-6
             self.failures = 0
         else:
