@@ -19,9 +19,11 @@ from torch import nn
 import gnvpro
 
 LENGTHS = (500, 300, 400, 100)
+FOLDER = Path("runs/files_per_process")
 
 
 def write_files(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(0)
     for i, length in enumerate(LENGTHS):
         x = draw.normal(size=(length, 4))
@@ -49,7 +51,7 @@ class Files(torch.utils.data.Dataset):
 
 
 def trained(which: list[int], group: dist.ProcessGroup | None) -> gnvpro.Result:
-    loader = torch.utils.data.DataLoader(Files(Path(), which), batch_size=128)
+    loader = torch.utils.data.DataLoader(Files(FOLDER, which), batch_size=128)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, 3)).double()
     return gnvpro.train(model, loader, loss="multinomial", solver="krylov", iterations=6, process_group=group)
@@ -57,12 +59,14 @@ def trained(which: list[int], group: dist.ProcessGroup | None) -> gnvpro.Result:
 
 if __name__ == "__main__":
     if "RANK" not in os.environ:
-        write_files(Path())
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
         subprocess.run(torchrun, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     else:
         dist.init_process_group("gloo")
         rank, size = dist.get_rank(), dist.get_world_size()
+        if rank == 0:
+            write_files(FOLDER)
+        dist.barrier()
         together = trained(list(range(rank, len(LENGTHS), size)), dist.group.WORLD)
         if rank == 0:
             alone = trained(list(range(len(LENGTHS))), None)

@@ -64,13 +64,16 @@ points = torch.rand(3000, 2, generator=torch.Generator().manual_seed(0)) * 4 - 2
 labels = (points.square().sum(1) * 2).floor().long().clamp(max=4)  # rings
 loader = DataLoader(TensorDataset(points[:2000], labels[:2000]), batch_size=100)
 held_out = DataLoader(TensorDataset(points[2000:], labels[2000:]), batch_size=500)
+folder = "runs/own_loop_lightning"
 quiet: dict[str, Any] = {
     "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
 }  # fmt: skip
 
 
 def trained(max_epochs: int, model: Classifier, resume: str | None = None) -> pl.Trainer:
-    keep = pl.callbacks.ModelCheckpoint(dirpath=".", filename=f"{max_epochs}_epochs", save_on_train_epoch_end=True)
+    keep = pl.callbacks.ModelCheckpoint(
+        dirpath=folder, filename=f"{max_epochs}_epochs", enable_version_counter=False, save_on_train_epoch_end=True
+    )
     trainer = pl.Trainer(max_epochs=max_epochs, callbacks=[keep], **quiet)
     trainer.fit(model, loader, held_out, ckpt_path=resume)
     return trainer
@@ -79,7 +82,7 @@ def trained(max_epochs: int, model: Classifier, resume: str | None = None) -> pl
 at_once, first, second = Classifier(6), Classifier(6), Classifier(6)
 trained(6, at_once)
 trained(3, first)
-trainer = trained(6, second, resume="3_epochs.ckpt")
+trainer = trained(6, second, resume=f"{folder}/3_epochs.ckpt")
 for p, q in zip(at_once.parameters(), second.parameters(), strict=True):
     assert torch.equal(p, q)  # the checkpoint holds everything
 

@@ -62,12 +62,11 @@ X = torch.rand(2000, 2, dtype=F64, generator=GENERATOR)
 Y = torch.sin(4 * X[:, :1]) * X[:, 1:]
 
 
-@pytest.mark.parametrize("settings", [{}, {"residual_term": True}])
-def test_products_are_with_the_matrix_of_all_samples(settings: dict[str, bool]) -> None:
+def test_products_are_with_the_matrix_of_all_samples() -> None:
     problem = gnvpro.Problem(network(), X, Y, loss="least_squares", theta_penalty=1e-3, head_penalty=1e-3)
     start, budget = Start(problem.theta()), Budget(problem.meter, math.inf)
     whole, part = (
-        gnvpro.Dense(samples=samples, geodesic=False, **settings).begin(problem, start, budget, None).region.build()
+        gnvpro.Dense(samples=samples, geodesic=False).begin(problem, start, budget, None).region.build()
         for samples in (None, 200)
     )
     y = torch.randn(len(whole.gradient), dtype=F64, generator=torch.Generator().manual_seed(1))
@@ -89,8 +88,13 @@ def test_training_with_a_part_takes_nearly_the_steps_of_all_samples_and_counts_i
     assert 4 < each <= 1 + 1 + 12 + 0.2 + 1e-9
 
 
-def test_a_radius_is_refused() -> None:
+def test_what_a_part_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^Dense: samples needs step_control"):
         gnvpro.Dense(samples=10, step_control="radius")
     with pytest.raises(ValueError, match=r"^Dense: samples must be at least 1"):
         gnvpro.Dense(samples=0)
+    with pytest.raises(ValueError, match=r"^Dense: samples needs residual_term=False"):
+        gnvpro.Dense(samples=10, residual_term=True)
+    labels = (Y[:, 0] > 0).long()
+    with pytest.raises(ValueError, match="samples=10 is for least squares"):
+        gnvpro.train(network(), X, labels, loss="logistic", solver=gnvpro.Dense(samples=10))

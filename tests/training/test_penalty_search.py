@@ -94,7 +94,7 @@ def test_a_ring_is_learnt_although_strong_penalties_see_nothing_in_it(seed: int)
 
 
 def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
-    x, y = wave(120, 1.0, seed=1)
+    x, y = wave(120, 1.0)
     result = gnvpro.train(network(width=30), x, y, loss="least_squares", **AUTO)
     assert result.chosen is not None
     judged = [value for value in result.history.column("evidence") if value is not None]

@@ -82,8 +82,9 @@ class Costs:
         """Exact steps as they are; or with the matrix of a part of the samples, where that takes less than half the seconds."""
         problem = self.problem
         squares, held = problem.misfit.identity_hessian, not isinstance(problem.inputs, Streamed)
-        damped = dense.resolved(squares).step_control == "damping"
-        if self.kind != "seconds" or dense.samples is not None or not (squares and damped and held):
+        settings = dense.resolved(squares)
+        fits = squares and held and settings.step_control == "damping" and not settings.residual_term
+        if self.kind != "seconds" or dense.samples is not None or not fits:
             return dense
         before = self.of_exact_step(of_pass)
         samples = math.ceil(ROWS * count_directions(problem) / dense.seeds(*head_size(problem)))

@@ -203,6 +203,11 @@ class Dense(TrustRegionSolver):
             check_count("Dense: samples", self.samples, 1)
             if self.step_control == "radius":
                 raise ValueError('Dense: samples needs step_control="damping", which it has by default')
+            if self.residual_term:
+                raise ValueError(
+                    "Dense: samples needs residual_term=False, the default for least squares: "
+                    "the residuals of a part couple theta and W far more strongly than those of all samples"
+                )
         if self.step_control is not None:
             check_choice("Dense: step_control", self.step_control, ("damping", "radius"))
         if self.scaling is not None:
@@ -215,7 +220,7 @@ class Dense(TrustRegionSolver):
         # but at 3/4 one of five seeds on the shipped CDR set, deep from the start, ends at .016 instead of .0018.
         # For cross-entropy the probe costs an inner solve as well and gained nothing on the ellipse; the residual's
         # coupling decided there between .035 and .0001. For least squares it costs twice the time and gains nothing.
-        usual = "damping" if squares or directions > MAX_EIGENVALUES or self.samples is not None else "radius"
+        usual = "damping" if squares or directions > MAX_EIGENVALUES else "radius"
         return replace(
             self,
             step_control=self.step_control or usual,
@@ -254,6 +259,8 @@ class Dense(TrustRegionSolver):
         """Why exact steps cannot be taken; None where they can."""
         if self.samples is not None and (not problem.processes.alone or isinstance(problem.inputs, Streamed)):
             return f"Dense: samples={self.samples} is for samples that are held by one process; leave it out"
+        if self.samples is not None and not problem.misfit.identity_hessian:
+            return f"Dense: samples={self.samples} is for least squares; leave it out"
         if problem.misfit.identity_hessian and not problem.eliminator.inverse_acts_on_rows:
             # the matrix is assembled from an inverse Hessian that acts on rows
             return f"for least squares it needs the head eliminated by LeastSquares, not by {type(problem.eliminator).__name__}"

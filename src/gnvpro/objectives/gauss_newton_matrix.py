@@ -136,13 +136,13 @@ class MatrixBuilder:
         return min(network.n_features, network.n_targets) + (not problem.misfit.identity_hessian)
 
     def build_of_part(self, point: ReducedPoint, part: Problem) -> GaussNewtonMatrix:
-        """The matrix of a part of the samples, with the head and the gradient of all."""
+        """The matrix of a part of the samples, with the head and the gradient of all; without the residual's coupling."""
         at = part.reduced.start(point.x, WarmStart(point.W))
         assert at.fit is not None
         at = replace(at, fit=at.fit.with_head(at.Z, point.W))
         sums = _Accumulator(self.subspace, at.sensitivity)
-        sums.add_samples(at, self.residual_term, 0.0)
-        pull = pull_back(point.sensitivity, self.subspace, None, None, point.linearization, self.residual_term)
+        sums.add_samples(at, False, 0.0)
+        pull = pull_back(point.sensitivity, self.subspace, None, None, point.linearization, False)
         matrix = sums.matrix().add_(self.penalty)
         local, network, penalty = point.sensitivity, point.linearization, point.problem.theta_penalty
 
@@ -150,8 +150,7 @@ class MatrixBuilder:
             d_outputs = matmul_small(network.jvp(v), local.W.T)
             return pull(d_outputs, torch.zeros_like(point.W)) + penalty.hessian_mv(v)
 
-        whole = point.curvature().mv if self.residual_term else product
-        return GaussNewtonMatrix(matrix, point.gradient(), self.penalty, self.subspace, pull, whole)
+        return GaussNewtonMatrix(matrix, point.gradient(), self.penalty, self.subspace, pull, product)
 
     def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
         """The matrix and the gradient at a point."""
