@@ -98,3 +98,6 @@ def test_what_a_part_cannot_do_is_refused() -> None:
     labels = (Y[:, 0] > 0).long()
     with pytest.raises(ValueError, match="samples=10 is for least squares"):
         gnvpro.train(network(), X, labels, loss="logistic", solver=gnvpro.Dense(samples=10))
+    solver = gnvpro.Auto(dense=gnvpro.Dense(samples=10))  # which takes what can be used
+    result = gnvpro.train(network(), X, labels, loss="logistic", solver=solver, iterations=2)
+    assert {record.solver for record in result.history[1:]} == {"hybrid"}

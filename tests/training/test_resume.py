@@ -65,7 +65,8 @@ def exact_steps(method: gnvpro.Method) -> gnvpro.Dense | None:
 
 
 FAST = [("krylov", "multinomial", "less"), ("dense", "least_squares", "least"), ("adam", "least_squares", "less")]
-ALL = list(itertools.product(METHODS, TARGETS, BUDGETS))
+REFUSED = ("matrix of a part", "multinomial")
+ALL = [case for case in itertools.product(METHODS, TARGETS, BUDGETS) if case[:2] != REFUSED]
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,7 @@ class Dense(TrustRegionSolver):
             scaling=0.5 * squares if self.scaling is None else self.scaling,
             geodesic=squares if self.geodesic is None else self.geodesic,
             residual_term=not squares if self.residual_term is None else self.residual_term,
+            samples=self.samples if squares else None,  # `why_not` refuses it for other losses
         )
 
     def seeds(self, n_features: int, n_targets: int, squares: bool) -> int:
