@@ -37,7 +37,13 @@ def command(out, *more):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_line_says_how_to_go_on(tmp_path, number):
     """And the exit status is the customary one."""
-    process = subprocess.Popen(command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background has it ignored
+    )
     history, written = (
         tmp_path / "cdr" / "adam-seed0" / "history.csv",
         tmp_path / "cdr" / "adam-seed0" / "checkpoint.pt",

@@ -27,6 +27,7 @@ from gnvpro.pde.field import Field
 from gnvpro.pde.objective import EquationPoint, Meter, local_model
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
+from gnvpro.pde.settled import is_settled
 from gnvpro.pde.spread import better_start, gets_nowhere
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import HEADS, Ways
@@ -52,6 +53,11 @@ class Settings:
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     processes: Processes = ALONE
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the run ends at a time or a count."""
+        return self.seconds is not None or self.iterations is not None
 
     def __post_init__(self) -> None:
         if self.seconds is not None:
@@ -143,6 +149,8 @@ class Run:
                 return Status.ITERATIONS_SPENT
             if self._is_late():
                 return Status.SECONDS_SPENT
+            if not settings.has_budget and is_settled(self.journal.history):
+                return Status.SETTLED
             done = self.region.iterate()
             if done is None:
                 if not self.ways.stuck(self.region.point.value):
@@ -321,7 +329,7 @@ class Run:
         self.tried = saved["tried"]
         self.best = None if saved["best"] is None else Kept(**saved["best"])
         # Budgets may be raised on the way; any other end is final.
-        if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT):
+        if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT, Status.SETTLED):
             self.journal.status = Status.RUNNING
 
 

@@ -67,7 +67,7 @@ def solve(
     u: Field,
     equations: Sequence[Equation],
     *,
-    seconds: float | None = 60.0,
+    seconds: float | None = None,
     seed: int = 0,
     iterations: int | None = None,
     head_penalty: float | None = None,
@@ -86,7 +86,8 @@ def solve(
     Args:
         u: the field; its features start from the parameters they have.
         equations: `pde.Equation` objects about it.
-        seconds: budget, a minute by default; None for none.
+        seconds: budget. With neither seconds nor iterations the run ends when the residuals on fresh points hardly fall any
+            more (`Status.SETTLED`, see `gnvpro.pde.settled`).
         seed: of the fresh points.
         iterations: cap on the trial steps.
         head_penalty: alpha in alpha/2 |W|^2, never squared on the way. By default 1e-15, and a tenth of that whenever it comes

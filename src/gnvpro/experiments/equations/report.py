@@ -130,7 +130,7 @@ def convergence(runs: list[SolvedRun]) -> Any:
     if errors.size:
         readable_log_axis(axes.yaxis, float(errors.min()), float(errors.max()))
     axes.grid(alpha=0.25, lw=0.5)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=len(named), frameon=False)
     return figure
 
 
