@@ -8,17 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gnvpro
+from equation_cases import ENDS, LINE, SQUARE, network
 from gnvpro import pde
-
-SQUARE = pde.points.Box([0, 0], [1, 1])
-ENDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-LINE = pde.points.Box([0.0], [1.0])
-
-
-def network(n_inputs: int, widths: list[int], seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return gnvpro.networks.MLP(n_inputs, widths, nn.Tanh, dtype=torch.float64)
 
 
 def test_relu_with_a_laplacian_is_refused() -> None:

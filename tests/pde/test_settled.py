@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import gnvpro
+from equation_cases import ENDS, LINE, network
 from gnvpro import pde
 from gnvpro.pde.settled import is_settled
 
-LINE = pde.points.Box([0.0], [1.0])
-ENDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 FIRST = gnvpro.Record(0, 1.0, 1.0, None, None, None, None, True, work=0.0, seconds=0.0, inner_seconds=0.0)
 
 
@@ -54,8 +52,7 @@ def test_a_worse_field_on_the_way_does_not_count() -> None:
 
 
 def oscillation() -> tuple[pde.Field, list[pde.Equation]]:
-    torch.manual_seed(0)
-    u = pde.Field(gnvpro.networks.MLP(1, [6], nn.Tanh, dtype=torch.float64))
+    u = pde.Field(network(1, [6]))
     inside = pde.Equation(pde.d(u, 0, 0), LINE.inside(50), lambda x: -9 * torch.sin(3 * x[:, 0]))
     return u, [inside, pde.Equation(u, ENDS, torch.sin(3 * ENDS[:, 0]))]
 

@@ -12,21 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
+from equation_cases import ENDS, LINE, SQUARE, network
 from gnvpro import pde
 from gnvpro.pde import eliminate as elimination
 from gnvpro.pde.model import RowModel
 from gnvpro.pde.objective import ReducedObjective
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.system import System
-
-SQUARE = pde.points.Box([0, 0], [1, 1])
-ENDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-LINE = pde.points.Box([0.0], [1.0])
-
-
-def network(n_inputs: int, widths: list[int], seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return gnvpro.networks.MLP(n_inputs, widths, nn.Tanh, dtype=torch.float64)
 
 
 def poisson(seed: int = 0, width: int = 20) -> tuple[pde.Field, list[pde.Equation]]:

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import gnvpro
+from equation_cases import LINE
 from gnvpro import pde
 from gnvpro.pde.spread import first_linear, gets_nowhere
 from gnvpro.pde.system import System
 
-LINE = pde.points.Box([0.0], [1.0])
 START = torch.zeros(1, 1, dtype=torch.float64)
 
 

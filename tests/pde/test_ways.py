@@ -7,13 +7,11 @@ import torch
 from torch import nn
 
 import gnvpro
+from equation_cases import ENDS, LINE
 from gnvpro import pde
 from gnvpro.pde.objective import JointObjective, ReducedObjective
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import Ways
-
-LINE = pde.points.Box([0.0], [1.0])
-ENDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
 
 def cubic(seed: int = 0, width: int = 10) -> tuple[pde.Field, list[pde.Equation]]:
