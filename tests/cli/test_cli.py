@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 from typer.testing import CliRunner
 
 import gnvpro
 from gnvpro.cli import app
+from gnvpro.cli.app import one_line_errors
 
 
 def test_the_version_is_told():
@@ -32,6 +34,15 @@ def test_a_shell_completes_commands_and_experiments(line, offered):
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_GNVPRO_COMPLETE": "complete_bash"}
     done = CliRunner().invoke(app, [], prog_name="gnvpro", env=words)
     assert offered in done.output.split()
+
+
+def test_a_warning_takes_one_line_and_names_no_file(capsys):
+    """A user of the command has no use for the line of ours that warned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        with one_line_errors():
+            warnings.warn("the validation loss has turned up", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "gnvpro: warning: the validation loss has turned up\n"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -47,14 +48,16 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Report what the user can mend in one line; end with the customary status after Ctrl-C and SIGTERM."""
+    """Report errors and warnings in one line each; end with the customary status after Ctrl-C and SIGTERM."""
 
     def stop(number: int, frame: object) -> None:
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: typer.echo(f"gnvpro: warning: {message}", err=True)
+            yield
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.strerror:
