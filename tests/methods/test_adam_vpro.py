@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gnvpro
-from gnvpro.methods import running_adam_vpro
+from gnvpro.methods import readings, running_adam_vpro
 from gnvpro.methods.batch_steps import BatchSteps, sizes_of
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
@@ -52,7 +52,26 @@ def test_it_classifies() -> None:
 def test_an_epoch_is_two_passes_and_the_first_elimination_one() -> None:
     x, y = samples(96, "multinomial")
     work = gnvpro.train(network(), x, y, loss="multinomial", method="adam-vpro", work=9).history.column("work")
-    assert work == [1, 3, 5, 7, 9]
+    assert work == [1, 3, 5, 7, 9, 9]  # the last elimination is not counted, as no reading is
+
+
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_the_last_epoch_is_cut_where_the_work_ends_and_the_rate_is_zero_there(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = samples(96, loss)
+    rates: list[float] = []
+    step = BatchSteps.step
+    monkeypatch.setattr(
+        BatchSteps, "step", lambda self, batch, rate, share: (rates.append(rate), step(self, batch, rate, share))[1]
+    )
+    method = gnvpro.AdamVPro(lr=0.1, batch_size=12)
+    result = gnvpro.train(network(), x, y, loss=loss, method=method, work=8.4)
+    assert result.status is gnvpro.Status.WORK_SPENT
+    assert len(rates) == 3 * 8 + 5  # 7.4 passes after the first elimination, of which a batch is a quarter
+    assert result.work == 8.25
+    assert max(rates) > 0.03  # so soon after the first steps
+    assert rates[-1] < 1e-2 * 0.1
 
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
@@ -81,8 +100,8 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
 @pytest.mark.parametrize("seen", [10_000, 120])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_it_resumes_to_the_last_bit(loss: str, seen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_adam_vpro, "SEEN", seen)
-    monkeypatch.setattr(running_adam_vpro, "PER_ENTRY", 1)
+    monkeypatch.setattr(readings, "SEEN", seen)
+    monkeypatch.setattr(readings, "PER_ENTRY", 1)
     x, y = samples(300, loss)
 
     class Stop(Exception):
@@ -154,7 +173,7 @@ def test_readings_on_the_way_see_a_part_and_the_last_one_all_samples(
     x, y = samples(2000, loss)
     run: dict[str, Any] = {"loss": loss, "method": gnvpro.AdamVPro(lr=0.1)}
     exact = gnvpro.train(network(), x, y, **run, work=1).history[0]
-    monkeypatch.setattr(running_adam_vpro, "SEEN", 100)
+    monkeypatch.setattr(readings, "SEEN", 100)
     result = gnvpro.train(network(), x, y, **run, work=20)
     first, last = result.history[0], result.history[-1]
     assert first.work == 20 * 21 / 2000  # samples for each entry of the head
@@ -198,15 +217,17 @@ def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.M
     x, y = samples(400, "least_squares")
     problem = gnvpro.Problem(network(), x, y, loss="least_squares")
     meter = problem.meter
-    budget = Budget(meter, math.inf, seconds=41.0, clock=lambda: meter.work)
+    budget = Budget(meter, math.inf, seconds=42.0, clock=lambda: meter.work)
     running = gnvpro.AdamVPro(lr=1e-2).begin(problem, Start(problem.theta()), budget, 0, None)
     rates: list[float] = []
     step = BatchSteps.step
     monkeypatch.setattr(
         BatchSteps, "step", lambda self, batch, rate, share: (rates.append(rate), step(self, batch, rate, share))[1]
     )
-    while budget.seconds_left > 0:
-        assert running.iterate()
+    while running.iterate():
+        pass
+    assert running.status is gnvpro.Status.SECONDS_SPENT
+    assert meter.work == 41  # a second is left for the last elimination
     assert len(rates) == 20 * 16 - running_adam_vpro.TIMED  # forty passes after the first elimination
     assert rates[WARM_UP] > 0.99e-2
     assert rates[160] == pytest.approx(0.5e-2, rel=0.05)

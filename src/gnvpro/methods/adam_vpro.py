@@ -5,12 +5,13 @@
                         g     = J' (G W_b) + alpha_1 B'B theta                      one pass backward
                         theta = theta - rate(progress) * direction(g)               see `rotated_adam`, `learning_rate`
 
-An iteration is an epoch, or several where the budget is large. After it comes a reading, for the history and the validation:
-of a random part of the samples where these are many more than a reading needs, and for least squares of the mean of the
-last thetas (see `batch_steps`) with an eliminated head; of other losses with the head that follows the batches. The
-reading at the end of the budget is of all samples, with their eliminated head. Readings are not counted as work, and their
-elimination is counted as inner seconds. A head that has a freedom on a batch loses it with the learning rate (not for least
-squares).
+An iteration is an epoch, or several where the budget is large; the last one ends with the budget. After it comes a reading
+(`readings`), for the history and the validation: of a random part of the samples where these are many more than a reading
+needs, and for least squares of the mean of the last thetas (see `batch_steps`) with an eliminated head; of other losses with
+the head that follows the batches. However the run ends, the head is then eliminated over all samples
+(`gnvpro.training.keeper`); of a budget of seconds, as many are put aside for it as the first elimination would have taken on
+all of them. Neither is counted as work; eliminations are counted as inner seconds. A head that has a freedom on a batch loses
+it with the learning rate (not for least squares).
 
 The learning rate is relative to the size of the weights (`batch_steps`). For least squares it is found by short trials, an
 iteration each, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the budget, of work
@@ -46,8 +47,8 @@ class AdamVPro(Method):
         batch_size: samples per step. Left out: 512 for least squares, else 128; a sixteenth of the samples where that is less.
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of a reading: the first, the
-            one at the end of the budget, and of least squares all of them.
+        head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of the first reading, for
+            the last elimination, and of least squares for all readings.
 
     The rate ends at zero where the budget of `work` or `seconds` does, not where `iterations` or `patience` end a run. A run
     that is taken up with a larger budget goes on with the rate that this one has there: not the run that had it from the start.

@@ -43,7 +43,7 @@ class BatchSteps:
     def __init__(
         self, problem: Problem, head: BatchHead, kernel: Rotated, batch_size: int, theta: Tensor, W: Tensor
     ) -> None:
-        self.problem, self.head, self.kernel = problem, head, kernel
+        self.problem, self.head, self.kernel, self.batch_size = problem, head, kernel, batch_size
         self._passes = batch_passes(PassPlan(min(batch_size, problem.passes.size), problem.passes.kept))
         self.memory = head.first(W)
         # Steps are taken in place, and `split` may hand out views of theta

@@ -117,7 +117,7 @@ class Running(Protocol):
         ...
 
     @property
-    def next_passes(self) -> int:
+    def next_passes(self) -> float:
         """Passes over the samples that the next iteration needs at least."""
         ...
 
@@ -156,7 +156,7 @@ class HandsOn:
         return self.current.bound
 
     @property
-    def next_passes(self) -> int:
+    def next_passes(self) -> float:
         """Passes of the next step."""
         return self.current.next_passes
 

@@ -77,8 +77,9 @@ class Relay(HandsOn):
             report = None if self.batches.is_over else self.batches.iterate()
             if report is not None:
                 return replace(report, solver=NAME)
-            if self.budget.passes_left < LEAST_TO_FOLLOW or self.budget.seconds_left <= 0:
-                self._status = Status.SECONDS_SPENT if self.budget.seconds_left <= 0 else Status.WORK_SPENT
+            late = self.batches.problem.processes.all(self.budget.seconds_left <= self.batches.reserved)
+            if self.budget.passes_left < LEAST_TO_FOLLOW or late:
+                self._status = Status.SECONDS_SPENT if late else Status.WORK_SPENT
                 return None
             last = self.batches.point
             self.current = self.after = self.follow(Start(last.theta, last.W), self.first_value, None)
@@ -90,7 +91,7 @@ class Relay(HandsOn):
             assert self.batches is not None
             return {
                 "batches": self.batches.state(),
-                "part": [self.batches.budget.limit, self.batches.budget.seconds],
+                "part": [self.batches.given.limit, self.batches.given.seconds],
                 "first_value": self.first_value,
             }
         return {"after": self.current.state(), "first_value": self.first_value}

@@ -107,14 +107,15 @@ class Model:
     accuracy: float | None
     value: float
     misfit: float
+    provisional: bool = False  # whether its head is still to be eliminated over all samples
 
     @staticmethod
-    def of(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor) -> Model:
+    def of(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor, provisional: bool = False) -> Model:
         """The objective over the samples of a problem, from their features."""
         outputs = matmul_small(Z, W.T)
         misfit = problem.misfit.value(outputs)
         value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
-        return Model(theta, W, problem.misfit.accuracy(outputs), value, misfit)
+        return Model(theta, W, problem.misfit.accuracy(outputs), value, misfit, provisional)
 
 
 class RunningStochastic:

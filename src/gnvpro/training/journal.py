@@ -72,11 +72,11 @@ class Journal:
         for listener in self._listeners:
             listener.record(record)
 
-    def close(self, state: Mapping[str, Any]) -> None:
-        """Write the state at the end of a run, with all records."""
+    def close(self, changed: Mapping[str, Any]) -> None:
+        """Write the last state with what has changed at the end of a run, and all records."""
         if self._file is not None:
             self._records = len(self.history)
-            self._write(state)
+            self._write({**(self.state or {}), **changed})
 
     def _write(self, state: Mapping[str, Any]) -> None:
         """Write a state, with the records up to it."""
@@ -97,3 +97,11 @@ class Journal:
         self._records = len(self.history)
         self._written = Written(self._records)
         self.state, self.status = saved, Status[saved["status"]]
+
+    def go_on(self, last: str) -> None:
+        """A run that was over is taken up again, from before a record with this note."""
+        self.status = Status.RUNNING
+        if self.history[-1].note == last:
+            self._lines, self.history = self._lines[:-1], self.history[:-1]
+            self._records = len(self.history)
+            self._written = Written(self._records)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from gnvpro.methods.protocol import Method
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.scores import Judge
@@ -38,13 +36,3 @@ class Cursor:
     sweep: int = 0
     batch: int = 0
     done: int = 0  # iterations on this batch
-
-
-@dataclass(frozen=True)
-class Best:
-    """The model with the best validation score so far."""
-
-    level: int
-    score: float
-    theta: Tensor
-    W: Tensor

@@ -2,8 +2,9 @@
 
     for level:  for sweep:  for batch:  a few iterations of the method, radius and head carried over
 
-Without batches there is one batch, the whole training set, and no limit on its iterations. With batches the head was only
-ever eliminated on the last of them, so it is eliminated once more over the whole training set at the end.
+Without batches there is one batch, the whole training set, and no limit on its iterations.
+
+A last elimination of the head (see `keeper`) is one more record; a larger budget goes on from before it.
 
 The order of the samples is a function of seed, level and sweep, so a cursor says where a run stands; together with the
 method's own state it is all that a checkpoint needs.
@@ -15,6 +16,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,15 @@ from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
 from gnvpro.training.history import History, Record
 from gnvpro.training.journal import Journal
+from gnvpro.training.keeper import Best, Keeper
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
 from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
-from gnvpro.training.plan import Best, Cursor, Plan
+from gnvpro.training.plan import Cursor, Plan
 from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import Improved, Rise, Scores
 
+LAST = "head eliminated over the whole training set"  # note of the last record, where that was due
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
 
 
@@ -54,7 +58,7 @@ class Run:
         listeners: Sequence[Listener],
         identity: dict[str, Any],
     ) -> None:
-        self.problem, self.scorer, self.plan = problem, scorer, plan
+        self.problem, self.plan = problem, plan
         self.processes = problem.processes
         self.identity = identity
         self.journal = Journal(plan.checkpoint, listeners)
@@ -62,14 +66,13 @@ class Run:
         self.search = PenaltySearch.of(problem)
         self.chosen: Chosen | None = None
         self.cursor = Cursor()
-        self.best: Best | None = None
+        self.keeper = Keeper(plan.judge, scorer, self.batches is not None)
         self.start: Start | None = None
         self._resumed: State | None = None
         self.taking_up = False  # while what goes wrong may be the checkpoint's fault
         self._begun = time.perf_counter()
         self._improved = Improved()
         self._first = 0  # record of this objective: another level or other penalties make it another one
-        self._scores = Scores()
 
     # -- the loops
 
@@ -83,15 +86,21 @@ class Run:
         journal = self.journal
         if journal.status is not Status.RUNNING:
             return journal.status
-        with journal.watched(sum(self.plan.budgets)):
-            while True:
-                status = self._train_level()
-                self._conclude_search()
-                if self.cursor.level + 1 == len(self.plan.budgets) or len(self.history) > self.plan.iterations:
-                    break
-                self._next_level()
-            journal.status = status
-            self._finish()
+        try:
+            with journal.watched(sum(self.plan.budgets)):
+                while True:
+                    status = self._train_level()
+                    self._conclude_search()
+                    if self.cursor.level + 1 == len(self.plan.budgets) or len(self.history) > self.plan.iterations:
+                        break
+                    self._next_level()
+                journal.status = status
+                self._finish()
+        except BaseException:
+            if self.processes.alone:  # others may not be there any more
+                with suppress(Exception):  # that ended the run already, perhaps
+                    self.keeper.leave(self.problem, self.cursor.level)
+            raise
         return status
 
     def _train_level(self) -> Status:
@@ -144,7 +153,7 @@ class Run:
                     return running.status
                 break
             self.cursor.done += 1
-            self._store(running)
+            self.keeper.store(self.problem, running.point)
             record = self._record(problem, running.point, running.gradient_norm(), report)
             if self.search is not None:
                 self.search.note(running.point.value, report.solver)
@@ -161,6 +170,7 @@ class Run:
         running = self.plan.method.begin(problem, self.start, budget, self.plan.method.seed, state)
         if state is not None:  # what is built again was counted before
             self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
+            self.keeper.store(self.problem, running.point)
         elif self.cursor.sweep == self.cursor.batch == 0:
             if not math.isfinite(running.point.value):
                 level = self.cursor.level + 1
@@ -168,7 +178,7 @@ class Run:
                 raise ValueError(
                     why if level == 1 else f"level {level} cannot begin (level {level - 1} is kept): {why}"
                 )
-            self._store(running)
+            self.keeper.store(self.problem, running.point)
             gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None
             self._publish(self._record(problem, running.point, gradient_norm, None, note), running)
         return running
@@ -260,20 +270,18 @@ class Run:
 
     def _take_model(self, model: nn.Module, memory: float) -> None:
         self.problem = self.problem.of_model(model, memory)
-        self.scorer = self.scorer.within(self.problem.network, memory)
+        self.keeper.scorer = self.keeper.scorer.within(self.problem.network, memory)
 
     def _finish(self) -> None:
-        """Keep the best model if asked to, eliminate its head over all samples if that is due, write the last checkpoint."""
-        problem = self.problem
-        if self.best is not None and self.best.level == self.cursor.level:
-            problem.store(self.best.theta, self.best.W)
-        if self.batches is not None:
-            point = problem.reduced.start(problem.theta(), WarmStart(problem.W()))
-            problem.store(point.theta, point.W)
-            note = "head eliminated over the whole training set"
-            self._publish(self._record(problem, point, None, None, note), None)
-        # with the method's last state: a larger budget may take it up again
-        self.journal.close({**(self.journal.state or {"method": None}), **self._standing()})
+        """Write down which model is kept, and the last checkpoint."""
+        passes = self.meter.sample_passes
+        if (point := self.keeper.leave(self.problem, self.cursor.level)) is not None:
+            if self.batches is None:  # a reading, as all of a method that draws its own batches
+                self.meter.sample_passes = passes
+            self._publish(self._record(self.problem, point, None, None, LAST), None)
+        # all else as it was at the method's last record, from which a larger budget may take it up again
+        names = ("theta", "W", "seconds", "budget")
+        self.journal.close({name: value for name, value in self._standing().items() if name in names})
 
     def _batches(self) -> list[Tensor | None]:
         if self.batches is None:
@@ -284,9 +292,6 @@ class Run:
         return list(order.to(self.problem.inputs.device).split(self.batches.size))
 
     # -- the records
-
-    def _store(self, running: Running) -> None:
-        self.problem.store(running.point.theta, running.point.W)
 
     def _record(
         self,
@@ -299,9 +304,9 @@ class Run:
         """Write down where the run stands."""
         made = report or StepReport(accepted=True)
         if made.accepted:
-            self._validate(point.theta, point.W)
+            self.keeper.validate(self.problem, self.cursor.level, point)
         in_batches = self.batches is not None and note is None
-        said = self.search and self.search.last
+        said, scores = self.search and self.search.last, self.keeper.scores
         record = Record(
             iteration=len(self.history),
             loss=point.value,
@@ -312,8 +317,8 @@ class Run:
             seconds=self._seconds(),
             inner_seconds=self.meter.inner_seconds,
             accuracy=point.accuracy,
-            validation_loss=self._scores.loss,
-            validation_accuracy=self._scores.accuracy,
+            validation_loss=scores.loss,
+            validation_accuracy=scores.accuracy,
             level=self.cursor.level,
             sweep=self.cursor.sweep if in_batches else None,
             batch=self.cursor.batch if in_batches else None,
@@ -323,17 +328,9 @@ class Run:
             noise=math.hypot(*said.noise) / math.sqrt(len(said.noise)) if said and said.noise else None,
             effective_parameters=said.effective_parameters if said else None,
             evidence=said.log_evidence if said else None,
-            metrics=self._scores.metrics,
+            metrics=scores.metrics,
         )
         return agreed(self.processes, record, point.theta, point.W)
-
-    def _validate(self, theta: Tensor, W: Tensor) -> None:
-        """Score the model on the validation set, and remember it where it is the best."""
-        self._scores = self.scorer.scores(self.problem.network, theta, W)
-        # The best model of an earlier level is not the network that this run will return.
-        rank = (self.cursor.level, self.plan.judge.score(self._scores))
-        if self.plan.judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
-            self.best = Best(*rank, theta.clone(), W.clone())
 
     def _publish(self, record: Record, running: Running | None) -> None:
         """Add a record to the history; without a method under way a checkpoint could not go on from it."""
@@ -354,7 +351,7 @@ class Run:
             "start": start and {**vars(start), "bound": saved_bound(start.bound)},
             "theta": self.problem.theta(),
             "W": self.problem.W(),
-            "best": self.best and vars(self.best),
+            "best": self.keeper.best and vars(self.keeper.best),
             "search": self.search and self.search.state(),
             "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
@@ -379,17 +376,17 @@ class Run:
             self.problem = self.problem.with_penalties(self.search.penalties.theta, self.search.penalties.head)
         start = saved["start"]
         self.start = start and Start(**{**start, "bound": loaded_bound(start["bound"])})
-        self.best = Best(**saved["best"]) if saved["best"] else None
+        self.keeper.best = Best(**saved["best"]) if saved["best"] else None
         self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
         self._begun = time.perf_counter() - saved["seconds"]
-        for record in self.history:
-            self._improved = self._improved.after(record, self.plan.judge)
-        self._first = convergence.first_record(self.history, 0, 0)
-        self._scores = Scores.of(self.history[-1])
         self._resumed = saved["method"]
         larger = any(now > then for now, then in zip(self._caps(), saved["budget"], strict=True))
         if self.journal.status in SPENT and larger and self._resumed is not None:
-            self.journal.status = Status.RUNNING
+            self.journal.go_on(LAST)
+        for record in self.history:
+            self._improved = self._improved.after(record, self.plan.judge)
+        self._first = convergence.first_record(self.history, 0, 0)
+        self.keeper.scores = Scores.of(self.history[-1])
         self.taking_up = False
 
     def _caps(self) -> list[float]:

@@ -127,7 +127,8 @@ def train(
             has listeners. Left out, this process trains alone.
 
     Returns:
-        The model, why the run ended, and its history.
+        The model, why the run ended, and its history. Methods that eliminate the head leave the one that is best for all
+        training samples, however the run ends, by an error or Ctrl-C too; on batches that is one more record, with a note.
 
     Raises:
         ValueError, TypeError: an argument cannot be used; the message names it and says what to do. The model is as it was.

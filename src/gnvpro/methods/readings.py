@@ -1,0 +1,77 @@
+"""Readings of a run on batches: the objective on the way, for the history and the validation, at little cost.
+
+    samples     a random part of them, where they are many more than a reading needs
+    head        least squares: eliminated on these samples; other losses: the one that follows the batches, near enough as it is
+                once it has seen as many samples as it remembers, else a few Newton steps
+
+A reading is not counted as work. Its head is provisional, unless it is the eliminated one of all samples: whoever keeps the
+model eliminates it over all of them (see `gnvpro.training.keeper`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import WarmStart, append_bias_column
+from gnvpro.methods.batch_steps import BatchSteps
+from gnvpro.methods.protocol import Start
+from gnvpro.methods.stochastic import Model, seeded_permutation
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import sum_of_squares
+from gnvpro.samples.several import Streamed
+from gnvpro.stochastic.batch_head import BatchHead
+
+ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)
+SEEN, PER_ENTRY = 10_000, 20  # samples of a reading, and at least so many for each entry of the head
+
+
+class Readings:
+    """Of the models of one run; the seeds decide which samples are seen."""
+
+    def __init__(self, problem: Problem, *seeds: int) -> None:
+        self.problem, self._seeds = problem, seeds
+
+    @cached_property
+    def seen(self) -> Problem:
+        """The problem on the samples of a reading."""
+        problem, network = self.problem, self.problem.network
+        enough = max(SEEN, PER_ENTRY * network.n_targets * (network.n_features + network.bias))
+        if problem.n_samples < 2 * enough or isinstance(problem.inputs, Streamed):
+            return problem
+        samples = seeded_permutation(problem.n_samples, *self._seeds)[:enough]
+        return problem.on_samples(samples.to(problem.inputs.device))
+
+    def first(self, start: Start) -> Model:
+        """Where training begins, with an eliminated head: the only one that is counted as work."""
+        near = None if start.W is None else WarmStart(start.W)
+        point = self.seen.reduced.start(start.theta, near, keep=False)
+        provisional = self.seen is not self.problem
+        return Model(point.theta, point.W, point.accuracy, point.value, point.misfit, provisional)
+
+    def read(self, theta: Tensor, steps: BatchSteps) -> Model | None:
+        """A model on the way; None where its features are not finite."""
+        problem, near = self.seen, steps.memory.reading
+        misfit, ridge = problem.misfit, problem.head_penalty
+        Z = self._features(theta)
+        if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):
+            return None
+        with problem.meter.inner_clock():
+            if misfit.identity_hessian:
+                W = problem.eliminator.fit(Z, misfit, ridge, WarmStart(near)).W
+            elif steps.head.follows(misfit) and steps.count * steps.batch_size >= PER_ENTRY * near.numel():
+                W = near
+            else:
+                W = ROUGH.fit(Z, misfit, ridge, ROUGH.first(near)).W
+        return Model.of(problem, theta, W, Z, not misfit.identity_hessian or problem is not self.problem)
+
+    def again(self, theta: Tensor, W: Tensor, provisional: bool = True) -> Model:
+        """A model that was read before."""
+        return Model.of(self.seen, theta, W, self._features(theta), provisional)
+
+    def _features(self, theta: Tensor) -> Tensor:
+        """With a column of ones for the bias; not counted as work."""
+        seen = self.seen
+        return append_bias_column(seen.network.features(theta, seen.inputs, seen.passes), seen.network.bias)

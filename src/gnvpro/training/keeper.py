@@ -1,0 +1,69 @@
+"""Which model the user gets: the last or the best, with the head that is best for all training samples.
+
+A method on batches leaves a head of the last batch, or of a reading of some samples (`Iterate`s with `provisional`). However
+its run ends, by a budget, by patience, or by an error or Ctrl-C on the way, that head is eliminated over the whole training
+set once more, at the theta that is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gnvpro.head.eliminator import WarmStart
+from gnvpro.methods.protocol import Iterate
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.scorer import Scorer
+from gnvpro.training.scores import Judge, Scores
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model with the best validation score so far."""
+
+    level: int
+    score: float
+    theta: Tensor
+    W: Tensor
+    provisional: bool
+
+
+class Keeper:
+    """The model as it stands, and the best so far; `in_parts`: each method sees a part of the samples only."""
+
+    def __init__(self, judge: Judge, scorer: Scorer, in_parts: bool) -> None:
+        self.judge, self.scorer, self.in_parts = judge, scorer, in_parts
+        self.best: Best | None = None
+        self.scores = Scores()
+        self._provisional = False  # the head in the model
+
+    def store(self, problem: Problem, point: Iterate) -> None:
+        """Write a point into the model."""
+        problem.store(point.theta, point.W)
+        self._provisional = self._is_provisional(point)
+
+    def _is_provisional(self, point: Iterate) -> bool:
+        return self.in_parts or getattr(point, "provisional", False)
+
+    def validate(self, problem: Problem, level: int, point: Iterate) -> None:
+        """Score the model on the validation set, and remember it where it is the best."""
+        self.scores = self.scorer.scores(problem.network, point.theta, point.W)
+        # The best model of an earlier level is not the network that this run will return.
+        rank = (level, self.judge.score(self.scores))
+        if self.judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
+            self.best = Best(*rank, point.theta.clone(), point.W.clone(), self._is_provisional(point))
+
+    def leave(self, problem: Problem, level: int) -> ReducedPoint | None:
+        """Leave the model to the user; the point where its head had to be eliminated, None where it was."""
+        provisional = self._provisional
+        if self.best is not None and self.best.level == level:
+            problem.store(self.best.theta, self.best.W)
+            provisional = self.best.provisional
+        if not provisional:
+            return None
+        point = problem.reduced.start(problem.theta(), WarmStart(problem.W()), keep=False)
+        problem.store(point.theta, point.W)
+        self._provisional = False
+        return point
