@@ -8,8 +8,8 @@ Two tables per problem, on one thread.
     seconds   every solver has the same processor seconds. Values of Phi a factor of sqrt(10) apart, and the seconds to each,
               down to the least that the best solver reaches. Goal: auto at most 1.2 times the fastest of the others.
 
-Both are medians over the seeds. A run of the second table is repeated, solvers in turn, and every iteration counts with the
-least of its seconds, since a shared machine is slow at times (where the runs went different ways, the quicker one counts).
+Both are medians over the seeds; those of the second table over repetitions as well, solvers in turn, since a shared machine is
+slow at times: the same run repeated may take 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ CASES = {
 
 
 class Enough(Exception):
-    """The seconds are up."""
+    """What is known of a run will do."""
 
 
 @dataclass(frozen=True)
@@ -153,19 +153,10 @@ class Curve:
         return next((s for s, value in zip(self.seconds, self.losses, strict=True) if value <= loss), math.inf)
 
 
-def quickest(curves: list[Curve]) -> Curve:
-    """One curve from repetitions of a run: the least seconds of each iteration, as far as they are the same run."""
-    length = min(len(curve.losses) for curve in curves)
-    losses = curves[0].losses[:length]
-    if any(curve.losses[:length] != losses for curve in curves):
-        return min(curves, key=lambda curve: curve.losses[-1])
-    steps = [[b - a for a, b in itertools.pairwise([0.0, *curve.seconds[:length]])] for curve in curves]
-    return Curve(list(itertools.accumulate(map(min, zip(*steps, strict=True)))), losses)
-
-
-def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float) -> Curve:
-    """One run, given up after so many processor seconds."""
-    problem = case.make(seed)
+def watched(
+    problem: Problem, solver: str, enough: Callable[[list[gnvpro.Record], float], bool], **budget: float
+) -> tuple[list[gnvpro.Record], list[float]]:
+    """The records of one run and the processor seconds at each, until they are enough."""
     records: list[gnvpro.Record] = []
     times: list[float] = []
     begun = time.process_time()
@@ -173,7 +164,7 @@ def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float)
     def keep(record: gnvpro.Record) -> None:
         records.append(record)
         times.append(time.process_time() - begun)
-        if times[-1] > seconds:
+        if enough(records, times[-1]):
             raise Enough
 
     with contextlib.suppress(Enough):
@@ -184,14 +175,21 @@ def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float)
             theta_penalty=problem.theta_penalty,
             head_penalty=problem.head_penalty,
             method=problem.solved_by(solver),
+            validation=problem.validation,
             listeners=keep,
             **budget,
         )
+    return records, times
+
+
+def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float) -> Curve:
+    """One run, given up after so many processor seconds."""
+    records, times = watched(case.make(seed), solver, lambda _, spent: spent > seconds, **budget)
     return Curve(times, list(itertools.accumulate((record.loss for record in records), min)))
 
 
 def ladder(runs: dict[str, list[Curve]]) -> list[float]:
-    """Objectives a factor apart, from the first ones down to what the best solver reaches on the median seed."""
+    """Objectives a factor apart, from the first ones down to what the best solver reaches in the median run."""
     first = statistics.median(curve.losses[0] for curves in runs.values() for curve in curves)
     least = min(statistics.median(curve.losses[-1] for curve in curves) for curves in runs.values())
     top = 2 * math.floor(math.log10(first))
@@ -227,8 +225,8 @@ def table_of_seconds(name: str, seeds: list[int], repetitions: int, share: float
     for seed in seeds:
         rounds = [[trained(case, s, seed, limit, **unlimited(case)) for s in SOLVERS] for _ in range(repetitions)]
         for solver, repeated in zip(SOLVERS, zip(*rounds, strict=True), strict=True):
-            runs[solver].append(quickest(list(repeated)))
-    print(f"\n{name}, {len(seeds)} seeds, {limit:g} s a run: processor seconds\n")
+            runs[solver].extend(repeated)
+    print(f"\n{name}, seeds {' '.join(map(str, seeds))}, {repetitions} runs of {limit:g} s each: processor seconds\n")
     print("| Phi | dense | hybrid | Krylov | auto | auto / fastest |\n|---|---|---|---|---|---|")
     for value in ladder(runs):
         times = [statistics.median(curve.time_to(value) for curve in runs[solver]) for solver in SOLVERS]
@@ -254,7 +252,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tables", nargs="+", default=["work", "seconds"], choices=["work", "seconds"])
     parser.add_argument("--seconds", type=float, default=1.0, help="times the usual ones of a run")
-    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
     for solver in SOLVERS:  # what torch does once a process is nobody's cost

@@ -88,7 +88,6 @@ def timed(model: nn.Module, x: Tensor, y: Tensor, rank: int, iterations: int, pe
                 loss="multinomial",
                 solver=solver,
                 iterations=count,
-                work=1e9,
                 theta_penalty=penalty,
                 head_penalty=penalty,
                 process_group=group,

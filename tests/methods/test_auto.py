@@ -137,17 +137,42 @@ def test_by_counts_two_runs_are_the_same_and_the_clock_is_not_looked_at(
     assert len(set(first.column("solver"))) > 2  # none at the start, and two kinds
 
 
-@pytest.mark.usefixtures("raced")
-def test_what_the_clock_decided_is_taken_up_again() -> None:
+def raced_to_exact_steps(loss: str) -> Race:
+    """A race that has just entered its first exact steps."""
     torch.manual_seed(3)
-    model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 2)).double()
-    problem = gnvpro.Problem(model, INPUTS, REAL, loss="least_squares")
-    budget = Budget(WorkMeter(len(INPUTS)), math.inf)
-    running = gnvpro.Auto().begin(problem, Start(problem.theta()), budget, None)
+    classify = loss == "multinomial"
+    model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
+    problem = gnvpro.Problem(model, INPUTS, LABELS if classify else REAL, loss=loss)
+    running = gnvpro.Auto().begin(problem, Start(problem.theta()), Budget(WorkMeter(len(INPUTS)), math.inf), None)
     assert isinstance(running, Race)
     while running.name == "cheap":
         assert running.iterate()
-    state = running.state()
+    return running
+
+
+@pytest.mark.usefixtures("raced")
+def test_exact_steps_begin_with_the_radius_of_krylov_steps() -> None:
+    """With a safe radius of their own they took six steps to make it a thousand times as long (peaks)."""
+    race = raced_to_exact_steps("multinomial")
+    assert race.kinds["cheap"].bound is not None
+    assert race.current.bound == race.kinds["cheap"].bound
+    report = race.iterate()
+    assert report is not None
+    assert report.radius == race.kinds["cheap"].bound
+
+
+@pytest.mark.usefixtures("raced")
+def test_the_first_damping_of_exact_steps_falls_with_the_root_of_the_objective() -> None:
+    race = raced_to_exact_steps("least_squares")
+    race.first_value = 1e4 * race.point.value
+    race._enter("exact", race.point)
+    assert race.current.first_damping == pytest.approx(1e-2)
+
+
+@pytest.mark.usefixtures("raced")
+def test_what_the_clock_decided_is_taken_up_again() -> None:
+    running = raced_to_exact_steps("least_squares")
+    problem, budget, state = running.point.problem, running.budget, running.state()
     again = gnvpro.Auto().begin(problem, Start(problem.theta()), budget, state)
     assert isinstance(again, Race)
     assert (again.name, again.trail, again.patience) == (running.name, running.trail, running.patience)

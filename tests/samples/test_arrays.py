@@ -67,6 +67,24 @@ def test_what_is_read_slice_by_slice(tmp_path):
     assert as_stream("", X, on_disk(tmp_path, "y", torch.ones(20)), None) is not None
 
 
+class Group:
+    """Of zarr: arrays by name, and no mapping."""
+
+    def keys(self) -> list[str]:
+        return ["x"]
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        return X
+
+
+def test_a_group_of_arrays_is_refused_by_name():
+    with pytest.raises(TypeError, match="inputs is a Group, which holds several arrays"):
+        Arrays.of("inputs", Group(), Y)
+
+
 @pytest.mark.parametrize("kind", [Dataset5, OnlySlices, NoLength])
 def test_samples_in_order_and_by_number(kind):
     source = Arrays.of("inputs", kind(X), Y)

@@ -140,7 +140,10 @@ class Auto:
             before = costs.spent()
             few.network.features(few.theta(), few.inputs, few.passes)
             of_pass = (costs.spent() - before) * problem.n_samples / few.n_samples
-        exact = costs.of_exact_step(of_pass) if self.takes_exact_steps(problem) else math.inf
+        exact = math.inf
+        if self.takes_exact_steps(problem):
+            costs.thrifty(self.dense, of_pass)
+            exact = costs.of_exact_step(of_pass)
         batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
         return part_for_batches(budget, costs.kind, exact, batch / problem.n_samples)
 

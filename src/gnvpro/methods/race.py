@@ -14,7 +14,7 @@ from gnvpro.methods.costs import Costs
 from gnvpro.methods.protocol import Budget, HandsOn, State
 from gnvpro.methods.solvers import Dense, head_size
 from gnvpro.methods.steps import QuasiNewtonSteps, Steps
-from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
+from gnvpro.minimize.step_rules import Bound, loaded_bound, radius_of, saved_bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.reduced import ReducedPoint
 
@@ -199,10 +199,14 @@ class Race(HandsOn):
 
     def _steps(self, name: str, point: ReducedPoint, state: State | None) -> Steps[ReducedPoint]:
         if name == "exact":
-            # The damping that suits exact steps falls with Phi, from where training began.
+            # The damping that suits them is as at the beginning of training on CDR, and has fallen like Phi on DCR. Between
+            # the two: too little costs a few trials, each growing it faster, too much a matrix for each third.
             fallen = min(1.0, point.value / self.first_value) if self.first_value > 0 else 1.0
-            begun = {"begun_at": self.begun_at, "first_damping": fallen} if state is None else state
-            return self.dense.steps(point, self.kinds["exact"].bound, self.budget, begun)
+            begun = {"begun_at": self.begun_at, "first_damping": math.sqrt(fallen)} if state is None else state
+            cheap, bound = self.kinds["cheap"].bound, self.kinds["exact"].bound
+            if bound is None and cheap is not None:
+                bound = radius_of(cheap)
+            return self.dense.steps(point, bound, self.budget, begun)
         steps = self.cheap.begin(point, self.kinds["cheap"].bound)
         if state is None and self.memory is not None and isinstance(steps, QuasiNewtonSteps):
             steps.quasi_newton.resume(self.memory)

@@ -19,7 +19,7 @@ from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
 from gnvpro.methods.steps import DenseSteps, KrylovWithinBudget, QuasiNewtonSteps, Steps
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.part_model import ITERATIONS
-from gnvpro.minimize.step_rules import Bound, LocalModel
+from gnvpro.minimize.step_rules import Bound, Damping, LocalModel
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.subspace import choose_subspace, moving_directions
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
@@ -291,6 +291,9 @@ class Dense(TrustRegionSolver):
         settings = self.resolved(problem.misfit.identity_hessian, subspace.count)
         inside = subspace.reduce(subspace.reduce(penalty).T)
         kept_bytes = SOLVER_MEMORY_FRACTION * problem.memory / 2
+        damped = settings.step_control == "damping"
+        if isinstance(bound, Damping) != damped:  # of another kind of steps
+            bound = None
         part = None
         if self.samples is not None and self.samples < problem.n_samples:
             drawn = seeded_permutation(problem.n_samples, PART_SEED)[: self.samples].sort().values
@@ -306,7 +309,7 @@ class Dense(TrustRegionSolver):
             fallen,
             scaling=settings.scaling or 0.0,
             geodesic=bool(settings.geodesic),
-            damped=settings.step_control == "damping",
+            damped=damped,
             part=part,
         )
 

@@ -153,6 +153,9 @@ class Arrays:
 
 
 def _sliceable(name: str, value: Any) -> Sliceable:
+    if hasattr(value, "keys") and not hasattr(value, "shape"):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is a {kind}, which holds several arrays: give one of them, or a dict of inputs")
     if not (isinstance(value, Tensor | np.ndarray) or is_on_disk(value)):
         value = np.asarray(numeric(name, value))
     if getattr(value, "shape", (1,)) == ():
