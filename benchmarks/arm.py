@@ -122,7 +122,8 @@ def main() -> None:
         curves: dict[str, Curve] = {}
         curves["gnvpro"], result = ours(bench, given.seconds, seed)
         steps = [
-            f"{len(list(group))} {kind}" for kind, group in itertools.groupby(r.solver for r in result.history[1:])
+            f"{len(list(group))} {kind}"
+            for kind, group in itertools.groupby(r.solver for r in result.history[1:] if r.note is None)
         ]
         print(f"\nn = {n}, seed {seed}: {result.status.name}, {result.work:.0f} WU; iterations: {', '.join(steps)}\n")
         if not given.ours:
