@@ -247,7 +247,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rules = [replace(convergence.RULE, pays=pays) for pays in args.pays]
-    convergence.RULE = convergence.Settling(fall=0.0, pays=0.0, gradient=0.0)
+    convergence.RULE = convergence.Settling(least_work=math.inf, gradient=0.0)  # none
     print(
         "| problem | asked per 100 WU | status | WU | seconds | Phi | over four times the work |\n|---|---|---|---|---|---|---|"
     )

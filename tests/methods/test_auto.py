@@ -299,6 +299,17 @@ def test_the_matrix_is_of_a_part_where_seconds_count_and_squaring_takes_most_of_
         assert dense == costs.dense == gnvpro.Dense()
 
 
+def test_batches_last_as_long_as_the_matrix_of_a_part_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exact step of all samples would take 72 s, of a part 5 s: 1000 s have room for sixty of these."""
+    monkeypatch.setattr(Costs, "seconds_per_flop", 1e-6)
+    model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 1)).double()
+    problem = gnvpro.Problem(
+        model, torch.rand(5000, 3, dtype=F64), torch.rand(5000, 1, dtype=F64), loss="least_squares"
+    )
+    budget = Budget(problem.meter, math.inf, seconds=1000.0, clock=lambda: 0.0)
+    assert 200 < gnvpro.Auto()._part_for_batches(problem, budget).seconds < 2000 / 3
+
+
 def test_what_the_clock_said_on_parts_is_resumed(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr("gnvpro.methods.costs.ROWS", 1)
     monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 1e9)  # exact steps at once
