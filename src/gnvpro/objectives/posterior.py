@@ -79,17 +79,15 @@ def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor
     return misfit.over.sum(add, misfit.weights, outputs, misfit.targets, spread)
 
 
-def covering(variance: Tensor, residuals: Tensor, spread: Tensor, weights: Tensor) -> Tensor:
-    """The variance of each target's noise, changed as far as it takes for 94 to 96% of the residuals to lie within 1.96 sd.
+def covering(variance: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
+    """The variance of each target's noise, changed as far as it takes for 94 to 96% of the scores to lie within 1.96 sd.
 
-    Residuals of the samples trained on, and their spread there: r / sqrt(1 - spread) is what a sample would miss its
-    prediction by if it were left out, in units of the deviation predicted then. Its level is the variance's: only the shape
-    counts, as tails may be heavy.
+    A score is what a sample would miss its prediction by if it were left out, in units of the deviation predicted then. The
+    level of the scores is the variance's: only their shape counts, as tails may be heavy.
     """
-    scores = residuals.abs() / (1 - spread).clamp_min(0.05).sqrt()
+    sizes, order = scores.abs().sort(0)
     level = ((weights * scores.square()).sum(0) / weights.sum()).sqrt()
-    order = scores.argsort(0)
-    sizes, share = scores.gather(0, order), weights.expand_as(scores).gather(0, order).cumsum(0) / weights.sum()
+    share = weights.expand_as(scores).gather(0, order).cumsum(0) / weights.sum()
     low, high = (
         sizes.gather(0, (share < quantile).sum(0, keepdim=True).clamp_max(len(sizes) - 1))[0] for quantile in COVERED
     )

@@ -127,13 +127,19 @@ class NetworkEstimator(BaseEstimator, ABC):
             )
         whole = Part(inputs, goals, shares)
         part, rest = whole.take(rows), None if held_out is None else whole.take(held_out)
-        trained = self._train(loss, part, rest, n_outputs, seed)
+        trained, part, rest = self._train_in_units(loss, part, rest, n_outputs, seed)
         self._learn_posterior(trained, part, rest, seed)
         result, model = trained.result, trained.model
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
         self.loss_curve_ = result.history.column("loss")
         self.n_iter_ = sum(record.note is None for record in result.history) - 1
         self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *model.named_children()])).eval()
+
+    def _train_in_units(
+        self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int
+    ) -> tuple[Trained, Part, Part | None]:
+        """A model, and the samples with targets in the units that it was trained in."""
+        return self._train(loss, part, rest, n_outputs, seed), part, rest
 
     def _train(self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int) -> Trained:
         """A model of these samples; those held out say when to stop."""

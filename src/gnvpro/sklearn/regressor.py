@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,45 +64,85 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         scaler = StandardScaler().fit(targets, sample_weight=weights) if self.standardize else None
         scaled = targets if scaler is None else scaler.transform(targets)
         self.noise_std_: Any = None
+        self._units = torch.ones(self.n_outputs_, dtype=torch.float64)
         self._fit(X, scaled, self.n_outputs_, "least_squares", weights, None)
-        if scaler is not None:
-            scale, mean = torch.from_numpy(scaler.scale_), torch.from_numpy(scaler.mean_)
-            head = self.module_.get_submodule("head")
-            with torch.no_grad():
-                head.get_parameter("weight").mul_(scale[:, None])
-                head.get_parameter("bias").mul_(scale).add_(mean)
-            self.noise_std_ = self.noise_std_ * scaler.scale_
+        scale = self._units if scaler is None else self._units * torch.from_numpy(scaler.scale_)
+        head = self.module_.get_submodule("head")
+        with torch.no_grad():
+            head.get_parameter("weight").mul_(scale[:, None])
+            head.get_parameter("bias").mul_(scale).add_(0.0 if scaler is None else torch.from_numpy(scaler.mean_))
+        self.noise_std_ = self.noise_std_ * scale.numpy()
         self._flat = y.ndim == 1
         return self
 
+    def _train_in_units(
+        self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int
+    ) -> tuple[Trained, Part, Part | None]:
+        """Again with targets in units of their noise, as long as it differs and the evidence, which has one for all, grows."""
+        found, highest, units = None, -math.inf, self._units
+        for _ in range(MAX_TRAININGS):
+            here, held = (
+                None if each is None else replace(each, targets=each.targets / units) for each in (part, rest)
+            )
+            assert here is not None
+            trained = self._train(loss, here, held, n_outputs, seed)
+            chosen = trained.result.chosen
+            if chosen is None:
+                return trained, here, held
+            log = chosen.log_evidence - trained.problem.n_observed * float(units.log().sum())
+            if found is not None and log <= highest:
+                break
+            noise = units * units.new_tensor(chosen.noise)
+            chosen = replace(chosen, noise=tuple(noise.tolist()), log_evidence=log)
+            found = replace(trained, result=replace(trained.result, chosen=chosen)), here, held
+            highest, self._units = log, units
+            if float((noise / units).max()) <= SIMILAR_NOISE * float((noise / units).min()):
+                break
+            units = (noise / noise.max()).clamp_min(LEAST_UNIT)
+        assert found is not None
+        return found
+
     def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
-        self._posterior, variance, gamma = posterior_and_noise(trained.problem)
-        most = MAX_FITTED_BY_HAND if trained.result.chosen is None else MAX_FITTED
+        self._posterior, variance, fitted = posterior_and_noise(trained.problem)
+        by_hand = trained.result.chosen is None
+        most, folds = (MAX_FITTED_BY_HAND, FOLDS_BY_HAND) if by_hand else (MAX_FITTED, FOLDS)
         if rest is not None:
             variance = noise_on(rest, trained, self._posterior)
-        elif gamma > most * trained.problem.n_independent and len(part.inputs) >= 2 * FOLDS:
-            variance = self._cross_validated_noise(part, seed)
+        elif fitted > most * trained.problem.n_independent and len(part.inputs) >= 2 * folds:
+            variance = self._noise_by_hand(trained, part, seed) if by_hand else self._cross_validated_noise(part, seed)
         else:
-            variance = self._covering(variance, trained, part)
+            few = part if len(part.inputs) <= CALIBRATION_ROWS else part.take(np.arange(CALIBRATION_ROWS))
+            scores = residuals_of(trained, few) / self._unexplained(trained, few).sqrt()
+            variance = covering(variance, scores, few.weights[:, None])
         self.noise_std_ = variance.sqrt().numpy()
 
-    def _covering(self, variance: Tensor, trained: Trained, part: Part) -> Tensor:
-        """The variance with which intervals cover, by residuals as they would be without each sample."""
-        few = part if len(part.inputs) <= CALIBRATION_ROWS else part.take(np.arange(CALIBRATION_ROWS))
-        with torch.no_grad():
-            residuals = few.targets - trained.model(few.inputs)
-            spread = spread_of(self._posterior, trained.model, few.inputs)
-        return covering(variance, residuals, spread, few.weights[:, None])
+    def _folds(self, part: Part, seed: int, n: int) -> Iterator[tuple[Trained, Part]]:
+        """Models that have not seen a part of the samples, and that part: residuals that much was fitted to say little."""
+        for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
+            seen = part.take(np.setdiff1d(np.arange(len(part.inputs)), fold))
+            yield self._train("least_squares", seen, None, self.n_outputs_, seed), part.take(fold)
 
     def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
-        """From residuals of models that have not seen them: those that many parameters were fitted to say little."""
-        folds = np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), FOLDS)
-        found = []
-        for fold in folds:
-            seen = np.setdiff1d(np.arange(len(part.inputs)), fold)
-            model = self._train("least_squares", part.take(seen), None, self.n_outputs_, seed)
-            found.append(noise_on(part.take(fold), model, posterior_and_noise(model.problem)[0]))
-        return torch.stack(found).mean(0)
+        """From such residuals, in units of what those models expect."""
+        pairs = self._folds(part, seed, FOLDS)
+        return torch.stack(
+            [noise_on(rest, model, posterior_and_noise(model.problem)[0]) for model, rest in pairs]
+        ).mean(0)
+
+    def _noise_by_hand(self, trained: Trained, part: Part, seed: int) -> Tensor:
+        """From such residuals, in units of what this model expects at samples left out.
+
+        With penalties far too small, models of fewer samples come close to fitting them all, and expect many times as much.
+        """
+        found = [(residuals_of(model, rest), rest) for model, rest in self._folds(part, seed, FOLDS_BY_HAND)]
+        scores = torch.cat([residuals * self._unexplained(trained, rest).sqrt() for residuals, rest in found])
+        weights = torch.cat([rest.weights for _, rest in found])[:, None]
+        return covering((weights * scores.square()).sum(0) / weights.sum(), scores, weights)
+
+    def _unexplained(self, trained: Trained, part: Part) -> Tensor:
+        """1 - h, h the spread at samples trained on; without one of them it would be h / (1 - h), its residual r / (1 - h)."""
+        with torch.no_grad():
+            return (1 - spread_of(self._posterior, trained.model, part.inputs)).clamp_min(LEAST_UNEXPLAINED)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The targets; with `return_std` also the standard deviation of a new observation there."""
@@ -111,8 +154,13 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         return mean, std[:, 0] if self._flat else std
 
 
+MAX_TRAININGS = 4  # in other units each
+SIMILAR_NOISE = 4.0  # the largest over the smallest of the targets, in the units trained in
+LEAST_UNIT = 1e-3  # of a target, over the largest
 FOLDS = 3
+FOLDS_BY_HAND = 8
 CALIBRATION_ROWS = 5000  # that tell the shape of the residuals
+LEAST_UNEXPLAINED = 0.05  # of a sample's residual
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 
@@ -125,6 +173,12 @@ def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterio
     point = trained_point(problem)
     head = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed)
     return head, noise_variance(point, head, problem.n_observed), 0.0
+
+
+def residuals_of(trained: Trained, part: Part) -> Tensor:
+    """What a model misses the targets by."""
+    with torch.no_grad():
+        return part.targets - trained.model(part.inputs)
 
 
 def noise_on(rest: Part, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
