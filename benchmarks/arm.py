@@ -141,8 +141,8 @@ def plot(curves: dict[str, Curve], title: str, path: Path) -> None:
     figure = Figure(figsize=(6.5, 4), layout="constrained", dpi=110)
     axes = figure.add_subplot()
     for k, (name, curve) in enumerate(sorted(curves.items(), key=lambda pair: pair[0] != "gnvpro")):
-        first = {"color": "#0072B2", "linewidth": 2.2, "zorder": 3} if k == 0 else {"linewidth": 1}
-        axes.loglog(curve.seconds, curve.errors, label=name, **first)
+        drawn = {"color": "#0072B2", "linewidth": 2.2, "zorder": 3} if k == 0 else {"color": f"C{k}", "linewidth": 1}
+        axes.loglog(curve.seconds, curve.errors, label=name, **drawn)
     axes.set(title=title, xlabel="processor seconds", ylabel="relative RMSE, validation")
     axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
     axes.grid(alpha=0.3, which="both")
