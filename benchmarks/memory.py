@@ -4,8 +4,8 @@
 
 Each point is a process of its own: it makes random data, trains one iteration (one Krylov space, one trial, the gradient
 after it) and tells the peak of its resident memory and what that was before `train`, data included. A budget is
-`memory=` of `gnvpro.GNvpro`; "all kept" is one that is never reached; "again" is how often a sample was linearised once
-time because memory was short. Seconds are the processor's, of one thread.
+`memory=` of `gnvpro.GNvpro`; "all kept" is one that is never reached; "again" is how often a sample was
+linearised once more because memory was short. Seconds are the processor's, of one thread.
 """
 
 from __future__ import annotations
