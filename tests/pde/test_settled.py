@@ -81,3 +81,22 @@ def test_told_nothing_a_run_ends_by_itself_and_goes_on_when_told_to(tmp_path: Pa
     more = pde.solve(again, equations, checkpoint=file, resume=True, iterations=len(whole.history) + 4)
     assert more.status is gnvpro.Status.ITERATIONS_SPENT
     assert len(more.history) == len(whole.history) + 5
+
+
+def diffusion() -> tuple[pde.Field, list[pde.Equation], pde.Constant]:
+    u, kappa = pde.Field(network(1, [6])), pde.Constant(1.0)
+    where = LINE.inside(8).points
+    inside = pde.Equation(-kappa * pde.d(u, 0, 0), LINE.inside(40), lambda x: torch.sin(3 * x[:, 0]))
+    return u, [inside, pde.Equation(u, where, torch.sin(3 * where[:, 0]) / 2.7)], kappa
+
+
+def test_a_run_with_an_unknown_constant_goes_on_from_where_the_constant_is_now(tmp_path: Path) -> None:
+    """Its weights are balanced with the first value of the constant, which the first part of the run has changed."""
+    u, equations, kappa = diffusion()
+    whole = pde.solve(u, equations, iterations=24)
+    again, equations, same = diffusion()
+    pde.solve(again, equations, iterations=12, checkpoint=tmp_path / "run.pt")
+    assert float(same) != 1.0
+    resumed = pde.solve(again, equations, iterations=24, checkpoint=tmp_path / "run.pt", resume=True)
+    assert [r.loss for r in resumed.history] == [r.loss for r in whole.history]
+    assert float(same) == float(kappa)

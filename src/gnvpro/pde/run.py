@@ -288,7 +288,7 @@ class Run:
             "grow": self.settings.grow,
             "head": self.settings.head,
             "spread": self.settings.spread,
-            "weights": self.system.weights,
+            "weights": [equation.weight for equation in self.system.equations],  # None: balanced
         }
         return core.fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
 
@@ -302,6 +302,8 @@ class Run:
             "W": point.W,
             "loop": {**self.region.state(), "has_model": False},  # it is built again from the point
             "penalty": self.penalty,
+            "weights": self.system.weights,  # balanced ones are of the first constants
+            "of_zero": self.of_zero,
             "added": self.refinement.added(self.system),
             "ways": self.ways.state(),
             "passes": self.meter.passes,
@@ -318,7 +320,9 @@ class Run:
         """Take up the run that the checkpoint is of."""
         saved = self.processes.from_first(lambda: core.load_checkpoint(path))
         self.journal.resume(path, saved, self.identity)
-        self.system, self.penalty = self.refinement.restored(self.system, saved["added"]), saved["penalty"]
+        weighed = self.system.holding(self.system.equations, saved["weights"])
+        self.system, self.penalty = self.refinement.restored(weighed, saved["added"]), saved["penalty"]
+        self.of_zero = saved["of_zero"]
         self.ways = Ways(**saved["ways"])
         self._begin(saved["theta"], saved["W"], restored=True)
         assert self.region is not None

@@ -3,8 +3,8 @@
     settled     the smallest misfit on fresh points has not halved in a window of the last iterations
 
 The window is a quarter of all iterations, and 200 at least. A misfit that falls like k^-a with the iterations k is halved in
-a quarter of them as long as a > 2.4, so every run ends. It is asked of the history alone: a resumed run ends where the run
-never interrupted would have.
+a quarter of them as long as a > 2.4: such a run goes on, at the latest until rounding ends it. It is asked of the history
+alone, so a resumed run ends where the run never interrupted would have.
 """
 
 from __future__ import annotations
