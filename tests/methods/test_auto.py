@@ -16,6 +16,7 @@ from torch import nn
 import gnvpro
 from checks import F64
 from gnvpro.methods import costs as costing
+from gnvpro.methods.auto import LateSpaces
 from gnvpro.methods.costs import Costs
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.race import Cheap, Race
@@ -252,7 +253,7 @@ def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pyte
         steps=lambda point, bound, budget, state: FakeSteps(clock, 20.0, exact_gain, point),
         step_passes=lambda *sizes: 10,
     )
-    cheap = Cheap(lambda point, bound: FakeSteps(clock, 2.0, cheap_gain, point), two_passes=True)  # type: ignore[arg-type, return-value]
+    cheap = Cheap(lambda point, bound, _: FakeSteps(clock, 2.0, cheap_gain, point), two_passes=True)  # type: ignore[arg-type, return-value]
     start: Any = SimpleNamespace(value=1.0, theta=None, problem=None)
     costs: Any = FakeCosts(clock, 20.0)
     race = Race(dense, cheap, costs, start, Budget(WorkMeter(1), math.inf), None)
@@ -328,3 +329,24 @@ def test_what_the_clock_said_on_parts_is_resumed(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(Costs, "seconds_per_flop", 1e-15)  # now the clock would say otherwise
     resumed = run(iterations=6, checkpoint=tmp_path / "run", resume=True)
     assert resumed.history.column("loss") == whole.history.column("loss")
+
+
+@pytest.mark.parametrize(("exact_in_steps", "rank"), [(19.0, 1), (21.0, 20)])
+def test_no_krylov_space_where_an_exact_step_costs_less(exact_in_steps: float, rank: int) -> None:
+    """A space of 20 dimensions takes about as long as 20 quasi-Newton steps."""
+    problem = gnvpro.Problem(
+        nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 2)).double(), INPUTS, REAL, loss="least_squares"
+    )
+    spaces = LateSpaces(lambda: exact_in_steps, 20, 0.0, Budget(problem.meter, math.inf))
+    assert spaces(problem.reduced.at(problem.theta())).rank == rank
+    assert [spaces.pays() for _ in range(60)] == 59 * [False] + [rank == 20]
+
+
+@pytest.mark.usefixtures("raced")
+def test_cheap_steps_that_gain_clearly_less_are_given_up_after_three() -> None:
+    race = raced_to_exact_steps("least_squares")
+    race._enter("cheap", race.point)
+    race.kinds["exact"].gain, race.exact_cost = 1e9, 1e9  # nothing gains as much, and an exact step takes for ever
+    for expected in ("cheap", "cheap", "exact"):
+        assert race.iterate()
+        assert race.name == expected

@@ -27,6 +27,7 @@ Legend: q -> directions, m -> rows of the Jacobian per sample (`Dense.seeds`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -168,39 +169,44 @@ class Auto:
         """Quasi-Newton steps; Krylov steps where seconds count and the loss is not least squares."""
         if not (budget.work_is_scarce or problem.misfit.identity_hessian):
             krylov = Krylov(self.max_rank, self.rtol)
-            return Cheap(lambda point, bound: krylov.steps(point, bound, budget, None), two_passes=False)
+            return Cheap(lambda point, bound, _: krylov.steps(point, bound, budget, None), two_passes=False)
 
-        def quasi_newton(point: ReducedPoint, bound: Bound | None) -> Steps[ReducedPoint]:
-            spaces = LateSpaces(self.max_rank, self.rtol, budget)
+        def quasi_newton(
+            point: ReducedPoint, bound: Bound | None, exact_in_steps: Callable[[], float]
+        ) -> Steps[ReducedPoint]:
+            spaces = LateSpaces(exact_in_steps, self.max_rank, self.rtol, budget)
             return QuasiNewtonSteps("hybrid", point, spaces, spaces.pays, bound)
 
         return Cheap(quasi_newton, two_passes=True)
 
 
-@dataclass
 class LateSpaces(KrylovWithinBudget):
-    """One dimension to begin with; larger spaces after many quasi-Newton steps."""
+    """One dimension to begin with; larger spaces after many quasi-Newton steps, where an exact step costs more than one."""
 
-    built: int = 0
-    asked: int = 0
+    def __init__(self, exact_in_steps: Callable[[], float], max_rank: int, rtol: float, budget: Budget) -> None:
+        super().__init__(1, rtol, budget)
+        self.exact_in_steps, self.largest = exact_in_steps, max_rank
+        self.asked = 0
 
     def __call__(self, point: Point) -> KrylovModel:
         """The local model at a point."""
-        most, self.max_rank = self.max_rank, self.max_rank if self.built else 1
-        model = super().__call__(point)
-        self.max_rank, self.built = most, self.built + 1
-        return model
+        self.max_rank = self.largest if self._cost_little() else 1
+        return super().__call__(point)
+
+    def _cost_little(self) -> bool:
+        """A space costs about as much as a step for each of its dimensions."""
+        return self.exact_in_steps() > self.largest
 
     def pays(self) -> bool:
         """Whether it is time for a space."""
         self.asked += 1
-        return self.asked >= SPACES_AFTER and super().pays()
+        return self.asked >= SPACES_AFTER and self._cost_little() and self.budget.passes_left > 4 * self.largest
 
     def state(self) -> State:
         """And how often it was asked."""
-        return {**super().state(), "built": self.built, "asked": self.asked}
+        return {**super().state(), "asked": self.asked}
 
     def resume(self, state: State) -> None:
         """Take up the counts."""
         super().resume(state)
-        self.built, self.asked = state["built"], state["asked"]
+        self.asked = state["asked"]

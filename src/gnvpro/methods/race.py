@@ -22,6 +22,7 @@ MIN_CHEAP_STEPS = 6  # for the cost of an exact step; where there are fewer, the
 MAX_EXACT_SECONDS = 60.0  # of one exact step; beyond, none is tried
 STINT = 6  # exact steps before they are judged
 WAIT = 3  # times as long as a stint of exact steps that did not pay, until the next
+FEW, CLEARLY = 3, 0.25  # so many cheap steps with less than this share of the gain of exact ones are trial enough
 HALVED = math.log(2.0)
 LEAST_WINDOW, MOST_WINDOW = 10, 100  # cheap steps that should halve Phi
 
@@ -30,9 +31,12 @@ Trail = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Cheap:
-    """How cheap steps begin, and whether they take two passes each, as quasi-Newton steps do."""
+    """How cheap steps begin, and whether they take two passes each, as quasi-Newton steps do.
 
-    begin: Callable[[ReducedPoint, Bound | None], Steps[ReducedPoint]]
+    The third argument of `begin` says what an exact step costs, in cheap steps.
+    """
+
+    begin: Callable[[ReducedPoint, Bound | None, Callable[[], float]], Steps[ReducedPoint]]
     two_passes: bool
 
 
@@ -146,10 +150,10 @@ class Race(HandsOn):
             window = min(max(round(2 * self.exact_cost / max(each, 1e-9)), LEAST_WINDOW), MOST_WINDOW)
             recent = self.trail[-window - 1 :]
             return steps >= first and gained(recent) < HALVED * (len(recent) - 1) / window
-        if cost < self.exact_cost or steps < 3:
-            return False
         recent = self._last(self.exact_cost)
         gain = gained(recent) / (recent[-1][0] - recent[0][0])
+        if steps < FEW or (cost < self.exact_cost and gain >= CLEARLY * self.kinds["exact"].gain):
+            return False
         self.kinds["cheap"].gain = gain
         if self.next_exact == 0.0 and gain >= self.kinds["exact"].gain:  # tried once more, they are the better kind
             self.next_exact = self.costs.spent() + WAIT * self.patience * self.exact_cost
@@ -168,6 +172,11 @@ class Race(HandsOn):
         slow = cheap is not None and kind.gain < cheap
         self.patience *= 2 if slow else 1
         return slow
+
+    def _exact_in_steps(self) -> float:
+        """What an exact step costs, in steps of this stint; 0 before there were some."""
+        spent, steps = self.trail[-1][0] - self.trail[0][0] if self.trail else 0.0, len(self.trail) - 1
+        return self.exact_cost * steps / spent if spent > 0 else 0.0
 
     def _last(self, cost: float) -> Trail:
         """The end of the trail that took so much."""
@@ -207,7 +216,7 @@ class Race(HandsOn):
             if bound is None and cheap is not None:
                 bound = radius_of(cheap)
             return self.dense.steps(point, bound, self.budget, begun)
-        steps = self.cheap.begin(point, self.kinds["cheap"].bound)
+        steps = self.cheap.begin(point, self.kinds["cheap"].bound, self._exact_in_steps)
         if state is None and self.memory is not None and isinstance(steps, QuasiNewtonSteps):
             steps.quasi_newton.resume(self.memory)
         return steps
