@@ -81,20 +81,16 @@ class Eliminator(Protocol):
     @property
     def inverse_is_exact(self) -> bool:
         """Whether the inverse Hessian of its fits is exact; exact steps need that."""
-        ...
 
     @property
     def inverse_acts_on_rows(self) -> bool:
         """Whether the inverse Hessian multiplies from the right; exact steps for least squares need that."""
-        ...
 
     def why_not(self, loss: Loss) -> str | None:
         """Why it cannot eliminate the head under this loss; None where it can."""
-        ...
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises misfit plus penalty for these features; `start` may save work, never change the answer."""
-        ...
 
 
 def append_bias_column(features: Tensor, bias: bool) -> Tensor:

@@ -75,27 +75,22 @@ class Iterate(Protocol):
     @property
     def theta(self) -> Tensor:
         """The parameters of the features."""
-        ...
 
     @property
     def W(self) -> Tensor:
         """The head, its bias as last column."""
-        ...
 
     @property
     def accuracy(self) -> float | None:
         """The share of samples classified right; None where the loss does not classify."""
-        ...
 
     @property
     def value(self) -> float:
         """Phi."""
-        ...
 
     @property
     def misfit(self) -> float:
         """The mean loss."""
-        ...
 
 
 class Running(Protocol):
@@ -104,34 +99,27 @@ class Running(Protocol):
     @property
     def status(self) -> Status:
         """Why `iterate` returned None."""
-        ...
 
     @property
     def point(self) -> Iterate:
         """The last accepted model."""
-        ...
 
     @property
     def bound(self) -> Bound | None:
         """The radius or damping that a following batch should start with, where the method has one."""
-        ...
 
     @property
     def next_passes(self) -> float:
         """Passes over the samples that the next iteration needs at least."""
-        ...
 
     def gradient_norm(self) -> float | None:
         """The norm of the objective's gradient, where it is known or the budget allows for what it costs."""
-        ...
 
     def iterate(self) -> StepReport | None:
         """One iteration; None where there is nothing more to do."""
-        ...
 
     def state(self) -> State:
         """Everything that `Method.begin` needs to go on from here; later iterations must not write into it."""
-        ...
 
 
 class HandsOn:
@@ -264,15 +252,12 @@ class Solver(Protocol):
     @property
     def name(self) -> str:
         """What the history calls its steps."""
-        ...
 
     def why_not(self, problem: Problem) -> str | None:
         """Why it cannot be used for this problem; None where it can."""
-        ...
 
     def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""
-        ...
 
 
 def first_point(problem: Problem, start: Start, state: State | None) -> ReducedPoint:

@@ -117,19 +117,15 @@ class KrylovBuilder(Protocol):
 
     def __call__(self, point: Point) -> KrylovModel:
         """A new model."""
-        ...
 
     def build(self, point: Point) -> KrylovModel:
         """The model of before, built again."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """What `resume` needs."""
-        ...
 
     def resume(self, state: dict[str, Any]) -> None:
         """Build again as before."""
-        ...
 
 
 class QuasiNewton:

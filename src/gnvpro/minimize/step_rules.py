@@ -38,21 +38,17 @@ class LocalModel(Protocol):
     @property
     def gradient(self) -> Tensor:
         """The gradient at the point, in the model's own coordinates."""
-        ...
 
     @property
     def rank(self) -> int:
         """The dimension of the space its steps come from."""
-        ...
 
     @property
     def first_radius(self) -> float:
         """The radius to begin with where none is known; infinite for the model's own minimum."""
-        ...
 
     def solve_within(self, radius: float) -> Step:
         """The best step it knows of length at most `radius`."""
-        ...
 
 
 class DampedModel(LocalModel, Protocol):
@@ -61,11 +57,9 @@ class DampedModel(LocalModel, Protocol):
     @property
     def scale(self) -> float:
         """The largest entry on the diagonal of its matrix."""
-        ...
 
     def solve_damped(self, damping: float) -> Step:
         """The step for this damping, or for the least damping above that leaves the matrix positive definite."""
-        ...
 
 
 class StepRule(Protocol):
@@ -74,15 +68,12 @@ class StepRule(Protocol):
     @property
     def accept_above(self) -> float:
         """The ratio above which a trial is accepted."""
-        ...
 
     def propose(self, model: Any, bound: Any) -> tuple[Step, Any]:
         """The step that the bound allows, and the bound in use; at the start there is none."""
-        ...
 
     def update(self, bound: Any, step_norm: float, ratio: float) -> Any:
         """The next bound; the ratio is not a number where the trial was not finite."""
-        ...
 
 
 @dataclass(frozen=True)

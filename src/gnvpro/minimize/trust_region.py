@@ -50,24 +50,19 @@ class Point(Protocol):
     @property
     def x(self) -> Tensor:
         """Where it is."""
-        ...
 
     @property
     def value(self) -> float:
         """The objective there."""
-        ...
 
     def gradient(self) -> Tensor:
         """Its gradient."""
-        ...
 
     def curvature(self) -> LinearOperator:
         """A symmetric positive semi-definite model of its Hessian."""
-        ...
 
     def free(self) -> None:
         """Free the memory of what derivatives are computed from; asked for again, they must compute it again."""
-        ...
 
 
 PointT = TypeVar("PointT", bound=Point)
@@ -79,11 +74,9 @@ class Objective(Protocol[PointT]):
     @property
     def epsilon(self) -> float:
         """The relative rounding error of x and of the value."""
-        ...
 
     def at(self, x: Tensor, near: PointT | None) -> PointT:
         """Evaluate at x; `near` is the last accepted point, for warm starts."""
-        ...
 
 
 @dataclass(frozen=True)

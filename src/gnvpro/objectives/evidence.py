@@ -67,11 +67,9 @@ class JointMatrix(Protocol):
     @property
     def prior_rank(self) -> int:
         """The rank of B."""
-        ...
 
     def spectrum(self, at: Penalties) -> Spectrum:
         """Determinant and traces."""
-        ...
 
 
 @dataclass(frozen=True)

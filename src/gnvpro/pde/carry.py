@@ -37,15 +37,12 @@ class Pass(Protocol):
     @property
     def jet(self) -> Tensor:
         """H."""
-        ...
 
     def jacobian(self, G: Tensor) -> Tensor:
         """(points, n_theta)."""
-        ...
 
     def gradient(self, G: Tensor) -> Tensor:
         """The sum of its rows, (n_theta,)."""
-        ...
 
 
 class Carrier(Protocol):
@@ -53,7 +50,6 @@ class Carrier(Protocol):
 
     def run(self, params: Params, points: Tensor, channels: Channels) -> Pass:
         """The features' jet at these parameters, by name."""
-        ...
 
 
 def carrier_for(features: nn.Module, names: Sequence[str]) -> Carrier:

@@ -68,11 +68,9 @@ class LayerPass(Protocol):
     @property
     def jet(self) -> Tensor:
         """The jet that left the layer."""
-        ...
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
         """What was collected for the wanted parameters, by name, and the cotangent of the inputs."""
-        ...
 
 
 class Layer(Protocol):
@@ -81,11 +79,9 @@ class Layer(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Its parameters."""
-        ...
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> LayerPass:
         """Forward."""
-        ...
 
 
 # -- linear

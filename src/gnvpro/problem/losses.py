@@ -44,15 +44,12 @@ class Loss(Protocol):
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per row."""
-        ...
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The derivative of each row's loss in that row's outputs."""
-        ...
 
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
         """The map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
-        ...
 
 
 class HalfSquaredError:

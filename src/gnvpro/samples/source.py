@@ -76,15 +76,12 @@ class Samples(Protocol):
 
     def first(self, count: int) -> Part:
         """The first few, or all where there are fewer."""
-        ...
 
     def chunks(self, rows: int) -> Iterator[Part]:
         """One pass over all samples, so many at a time."""
-        ...
 
     def take(self, indices: Tensor) -> Part:
         """The samples of these numbers, in this order."""
-        ...
 
 
 @dataclass(frozen=True)

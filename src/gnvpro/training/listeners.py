@@ -36,15 +36,12 @@ class Listener(Protocol):
 
     def begin(self, history: History, budget: float) -> None:
         """The run starts, or goes on after these records; it may spend `budget` work units in all, infinity for no limit."""
-        ...
 
     def record(self, record: Record) -> None:
         """One more record, the start included."""
-        ...
 
     def end(self, status: Status) -> None:
         """The run is over; RUNNING when it was interrupted."""
-        ...
 
 
 class CSVFile:
