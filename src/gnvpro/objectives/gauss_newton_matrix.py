@@ -22,7 +22,7 @@ Legend: R_i -> seeds, C_i Q_i -> left, S1 and S2 -> head_coupling and residual_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.sums import ChunkedSum
 from gnvpro.network.derivatives.blocks import Blocks, add_square
-from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
+from gnvpro.network.derivatives.protocol import FeatureLinearization
 from gnvpro.network.subspace import Subspace
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.misfit import Misfit
@@ -142,7 +142,7 @@ class MatrixBuilder:
         at = replace(at, fit=at.fit.with_head(at.Z, point.W))
         sums = _Accumulator(self.subspace, at.sensitivity)
         sums.add_samples(at, False, 0.0)
-        pull = pull_back(point.sensitivity, self.subspace, None, None, point.linearization, False)
+        pull = self._pull_back(point)
         matrix = sums.matrix().add_(self.penalty)
         local, network, penalty = point.sensitivity, point.linearization, point.problem.theta_penalty
 
@@ -154,17 +154,41 @@ class MatrixBuilder:
 
     def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
         """The matrix and the gradient at a point."""
-        local, network, full = point.sensitivity, point.linearization, self.residual_term
+        local, full = point.sensitivity, self.residual_term
         sums = _Accumulator(self.subspace, local)
         kept, root = sums.add_samples(point, full, self.kept_bytes)
         if full or local.misfit.identity_hessian:
             gradient = self.subspace.expand(self.subspace.scale * local.misfit.over.total(sums.gradient))
         else:
-            gradient = network.vjp(local.feature_gradient())
+            gradient = point.linearization.vjp(local.feature_gradient())
         gradient = gradient + point.problem.theta_penalty.hessian_mv(point.x)
         matrix = sums.matrix().add_(self.penalty)
-        pull = pull_back(local, self.subspace, kept, root, network, full)
-        return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, pull)
+        return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, self._pull_back(point, kept, root))
+
+    def _pull_back(
+        self, point: ReducedPoint, kept: list[Chunk] | None = None, root: Root | None = None
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
+        local, subspace, vjp = point.sensitivity, self.subspace, point.linearization.vjp
+
+        def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
+            hessian = local.misfit.hessian(local.fit.outputs)
+            D = local.fit.inverse_hessian.rmv(
+                local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
+            )
+            d_outputs = d_outputs - matmul_small(local.Z, D.T)
+            residual = matmul_small(local.G, D[:, : local.n_features])
+            if kept is None or root is None:
+                return vjp(matmul_small(hessian(d_outputs), local.W) - (residual if self.residual_term else 0.0))
+            c = root.transposed(d_outputs)
+            y = local.Z.new_zeros(subspace.count)
+            for chunk in kept:
+                y += chunk.projected.times(c[chunk.rows])
+                if chunk.whole is not None:
+                    y -= chunk.whole.times(residual[chunk.rows])
+            return subspace.expand(subspace.scale * local.misfit.over.total(y))
+
+        return pull
 
 
 def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor]:
@@ -173,9 +197,8 @@ def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor
     sums = _Accumulator(subspace, local)
     sums.add_samples(point, False, 0.0)
     assert isinstance(sums.head_coupling, Tensor)
-    total, scale = local.misfit.over.total, subspace.scale
-    A = total(sums.square).mul_(scale[:, None]).mul_(scale)
-    return A.tril_().add_(A.tril(-1).T), total(sums.head_coupling) * scale[:, None, None]
+    total = local.misfit.over.total
+    return sums.whole(total(sums.square)), total(sums.head_coupling) * subspace.scale[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -202,31 +225,76 @@ class _Accumulator:
         """Add all samples; the rows of their Jacobian and the root where they fit into so many bytes."""
         local, network, problem = self.local, point.linearization, point.problem
         if network.parts is None:
-            piece = _Piece(self, local, network)
+            root = curvature_root(local.misfit, local.fit.outputs, local.W)
             rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
-            bytes_kept = 8 * self.subspace.count * rows * len(piece.root.seeds) * (2 if full else 1)
+            bytes_kept = 8 * self.subspace.count * rows * len(root.seeds) * (2 if full else 1)
             kept: list[Chunk] | None = [] if bytes_kept <= kept_bytes else None
-            piece.add(full, kept)
-            return kept, piece.root
+            self._add(local, root, network, full, kept)
+            return kept, root
         assert isinstance(local.misfit.over, ChunkedSum)
         seeds = 0
         for chunk in local.misfit.over.chunks():
             linear = network.parts.on(chunk)  # before the features, which come with it
-            piece = _Piece(self, local.on(chunk), linear)
-            piece.add(full, None)
-            seeds = local.n_features if full else len(piece.root.seeds)
-            del chunk, linear, piece  # before the next one is read
+            part = local.on(chunk)
+            root = curvature_root(part.misfit, part.fit.outputs, part.W)
+            self._add(part, root, linear, full, None)
+            seeds = local.n_features if full else len(root.seeds)
+            del chunk, linear, part, root  # before the next one is read
         problem.meter.count(problem.n_samples, seeds)
         return None, None
+
+    def _add(
+        self, local: HeadSensitivity, root: Root, network: FeatureLinearization, full: bool, kept: list[Chunk] | None
+    ) -> None:
+        """Add samples that are held, all of them or a chunk; the rows of their Jacobian go to the list, if any.
+
+        The rows are R J from m seeds or, in full, J from a seed for every feature.
+        """
+        Z, G, f = local.Z, self._narrowed(local), local.n_features
+        if self.head_coupling is None:
+            self.head_coupling = Z.new_zeros((self.subspace.count, root.coupled_rows, Z.shape[1]))
+        if full and self.residual_coupling is None:
+            self.residual_coupling = Z.new_zeros((self.subspace.count, f, G.shape[1]))
+        seeds, cotangent = root.seeds, None
+        if full:
+            seeds, cotangent = torch.eye(f).to(Z)[:, None].expand(f, Z.shape[0], f), local.feature_gradient()
+        elif local.misfit.identity_hessian:
+            cotangent = root.transposed(local.G / local.misfit.weights)
+        for rows, jacobians in network.jacobian(seeds):
+            J = self.subspace.gather(jacobians, self.square)
+            if cotangent is not None:
+                self.gradient += J.times(cotangent[rows])
+            if self.residual_coupling is not None:
+                self.residual_coupling += J.sum_with(G[rows])
+            projected = J.reseed(root.seeds[:, rows]) if full else J
+            projected.add_square(self.square)
+            self.head_coupling += root.couple(projected, Z, rows)
+            if kept is not None:
+                kept.append(Chunk(rows, projected, J if full else None))
+            del jacobians, J, projected  # before the next ones are made
+
+    def _narrowed(self, local: HeadSensitivity) -> Tensor:
+        """G, or as few columns as it has rows: it enters S2' inv S2 through G G' where inv acts on features only.
+
+        Other processes, and other chunks, have another Q.
+        """
+        G, alone = local.G, local is self.local and local.misfit.over.processes.alone
+        narrow = local.misfit.identity_hessian and G.shape[1] > G.shape[0] and alone
+        return torch.linalg.qr(G.T).R.T if narrow else G
 
     def matrix(self) -> Tensor:
         """The misfit's and the head penalty's share of the matrix."""
         total = self.local.misfit.over.total
-        A, scale = total(self.square), self.subspace.scale
+        A = total(self.square)
         assert self.head_coupling is not None
         S1, S2 = total(self.head_coupling), self.residual_coupling
         padding = (0, S1.shape[2] - self.local.n_features)
         self._add_couplings(A, S1, None if S2 is None else torch.nn.functional.pad(total(S2).mT, padding))
+        return self.whole(A)
+
+    def whole(self, A: Tensor) -> Tensor:
+        """The matrix of a lower triangle whose rows and columns still lack their scale."""
+        scale = self.subspace.scale
         if not bool((scale == 1.0).all()):
             A.mul_(scale[:, None]).mul_(scale)
         return A.tril_().add_(A.tril(-1).T)
@@ -258,90 +326,3 @@ class _Accumulator:
         bent = local.misfit.over.sum(bend, local.Z, local.misfit.pieces, local.fit.outputs) + local.head_penalty * dW
         cross = S1.flatten(1) @ dW.flatten(1).T
         return cross + cross.T + dW.flatten(1) @ bent.flatten(1).T
-
-
-def pull_back(
-    local: HeadSensitivity,
-    subspace: Subspace,
-    kept: list[Chunk] | None,
-    root: Root | None,
-    network: FeatureLinearization,
-    full: bool,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
-
-    def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
-        hessian = local.misfit.hessian(local.fit.outputs)
-        D = local.fit.inverse_hessian.rmv(
-            local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
-        )
-        d_outputs = d_outputs - matmul_small(local.Z, D.T)
-        residual = matmul_small(local.G, D[:, : local.n_features])
-        if kept is None or root is None:
-            return network.vjp(matmul_small(hessian(d_outputs), local.W) - (residual if full else 0.0))
-        c = root.transposed(d_outputs)
-        y = local.Z.new_zeros(subspace.count)
-        for chunk in kept:
-            y += chunk.projected.times(c[chunk.rows])
-            if chunk.whole is not None:
-                y -= chunk.whole.times(residual[chunk.rows])
-        return subspace.expand(subspace.scale * local.misfit.over.total(y))
-
-    return pull
-
-
-class _Piece:
-    """Samples that are held, all of them or a chunk, whose share is added to the sums."""
-
-    def __init__(self, sums: _Accumulator, local: HeadSensitivity, network: FeatureLinearization) -> None:
-        self.sums, self.local, self.network, self.subspace = sums, local, network, sums.subspace
-        self.root = curvature_root(local.misfit, local.fit.outputs, local.W)
-        q, G = sums.subspace.count, local.G
-        # G enters S2' inv S2 through G G' where inv acts on features only: no more columns than rows are needed. Other
-        # processes, and other chunks, have another Q.
-        alone = local is sums.local and local.misfit.over.processes.alone
-        narrow = local.misfit.identity_hessian and G.shape[1] > G.shape[0] and alone
-        self.G = torch.linalg.qr(G.T).R.T if narrow else G
-        if sums.head_coupling is None:
-            sums.head_coupling = local.Z.new_zeros((q, self.root.coupled_rows, local.Z.shape[1]))
-
-    def add(self, full: bool, kept: list[Chunk] | None) -> None:
-        """Add all samples; the rows of their Jacobian are kept where there is a list for them."""
-        for chunk in self.whole() if full else self.projected():
-            chunk.projected.add_square(self.sums.square)
-            assert self.sums.head_coupling is not None
-            self.sums.head_coupling += self.root.couple(chunk.projected, self.local.Z, chunk.rows)
-            if kept is not None:
-                kept.append(chunk)
-            del chunk  # before the next one is made
-
-    def projected(self) -> Iterator[Chunk]:
-        """Chunks of R J, from m seeds."""
-        for rows, jacobians in self.network.jacobian(self.root.seeds):
-            yield self._projected(rows, jacobians)
-            del jacobians
-
-    def _projected(self, rows: slice, jacobians: Rows) -> Chunk:
-        J = self.subspace.gather(jacobians, self.sums.square)
-        if self.local.misfit.identity_hessian:
-            cotangent = self.root.transposed(self.local.G / self.local.misfit.weights)[rows]
-            self.sums.gradient += J.times(cotangent)
-        return Chunk(rows, J, None)
-
-    def whole(self) -> Iterator[Chunk]:
-        """Chunks of J, from a seed for every feature."""
-        f, n, sums = self.local.n_features, self.local.Z.shape[0], self.sums
-        if sums.residual_coupling is None:
-            sums.residual_coupling = sums.square.new_zeros((self.subspace.count, f, self.G.shape[1]))
-        seeds = torch.eye(f).to(self.local.Z)[:, None].expand(f, n, f)
-        cotangent = self.local.feature_gradient()
-        for rows, jacobians in self.network.jacobian(seeds):
-            yield self._whole(rows, jacobians, cotangent[rows])
-            del jacobians
-
-    def _whole(self, rows: slice, jacobians: Rows, cotangent: Tensor) -> Chunk:
-        J = self.subspace.gather(jacobians, self.sums.square)
-        self.sums.gradient += J.times(cotangent)
-        assert self.sums.residual_coupling is not None
-        self.sums.residual_coupling += J.sum_with(self.G[rows])
-        return Chunk(rows, J.reseed(self.root.seeds[:, rows]), J)
