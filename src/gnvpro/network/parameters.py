@@ -64,6 +64,10 @@ class Parameters:
             return rows.reshape(n, *pixels, c).movedim(-1, 1)
         return rows.reshape(shape)
 
+    def no_features(self) -> Tensor:
+        """The features of no samples."""
+        return self.location.head.weight.new_zeros((0, self.n_features))
+
     # -- theta
 
     @property

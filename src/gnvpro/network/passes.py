@@ -27,6 +27,7 @@ from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.memory import Footprint
+from gnvpro.network.parameters import Parameters
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, entries_per_sample, shapes_of
 
@@ -130,25 +131,7 @@ def linearize_stream(
     return FeatureLinearization(features, jvp, vjp, jacobian, parts=linear)  # type: ignore[arg-type]  # rows of features
 
 
-@dataclass(frozen=True)
-class FeaturesLike:
-    """What features and gradients look like where there is no sample to make them from."""
-
-    n_features: int
-    n_theta: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def none(self) -> Tensor:
-        """The features of no samples."""
-        return torch.zeros((0, self.n_features), dtype=self.dtype, device=self.device)
-
-    def no_gradient(self) -> Tensor:
-        """What no samples add to a gradient in theta."""
-        return torch.zeros(self.n_theta, dtype=torch.float64, device=self.device)
-
-
-def linearize_chunks(chunks: Chunks, over: SampleSum, like: FeaturesLike) -> FeatureLinearization:
+def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: Parameters) -> FeatureLinearization:
     """The linearisation of all samples from those of its chunks.
 
     Work counts the passes that the method asks for, so it is the same for every budget of memory: to linearise a chunk
@@ -162,12 +145,12 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, like: FeaturesLike) -> Fea
 
     def jvp(d_theta: Tensor) -> Tensor:
         chunks.meter.count(samples)
-        return stack_rows([chunks.part(i).jvp(d_theta) for i in n] or [like.none()]).to(torch.float64)
+        return stack_rows([chunks.part(i).jvp(d_theta) for i in n] or [parameters.no_features()]).to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
         chunks.meter.count(samples)
-        pieces = d_features.to(like.dtype).split(rows)
-        total = chunks.part(0).vjp(pieces[0]) if rows else like.no_gradient()
+        pieces = d_features.to(parameters.dtype).split(rows)
+        total = chunks.part(0).vjp(pieces[0]) if rows else torch.zeros_like(parameters.theta())
         for i in n[1:]:
             total = total + chunks.part(i).vjp(pieces[i])
         return over.total(total)
@@ -177,9 +160,9 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, like: FeaturesLike) -> Fea
         start = 0
         for i in n:
             here = slice(start, start + rows[i])
-            for _, jacobians in chunks.part(i).jacobian(seeds[:, here].to(like.dtype)):
+            for _, jacobians in chunks.part(i).jacobian(seeds[:, here].to(parameters.dtype)):
                 yield here, jacobians
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(stack_rows(features or [like.none()]), jvp, vjp, jacobian, chunks.free)
+    return FeatureLinearization(stack_rows(features or [parameters.no_features()]), jvp, vjp, jacobian, chunks.free)

@@ -36,7 +36,6 @@ from gnvpro.network.parameters import Parameters
 from gnvpro.network.passes import (
     STREAMED_BYTES,
     Chunks,
-    FeaturesLike,
     PassPlan,
     chunks_of,
     linearize_chunks,
@@ -86,7 +85,7 @@ class SeparableNetwork(Parameters):
             return self._stream(params, inputs, WorkMeter(1), EVERY_SAMPLE).features
         with torch.no_grad():
             parts = [self.rows(self._run(params, part)) for part in chunks_of(inputs, passes)]
-            return torch.cat(parts or [self._like.none()])
+            return torch.cat(parts or [self.no_features()])
 
     def linearize(
         self, theta: Tensor, inputs: Inputs, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
@@ -97,11 +96,7 @@ class SeparableNetwork(Parameters):
             return self._stream(params, inputs, meter, over)
         parts = chunks_of(inputs, passes)
         chunks = Chunks(lambda part: self._linearize_chunk(params, part), parts, passes.kept, meter)
-        return linearize_chunks(chunks, over, self._like)
-
-    @cached_property
-    def _like(self) -> FeaturesLike:
-        return FeaturesLike(self.n_features, self.n_theta, self.dtype, self.location.head.weight.device)
+        return linearize_chunks(chunks, over, self)
 
     def _stream(
         self, params: dict[str, Tensor], inputs: Streamed, meter: WorkMeter, over: SampleSum

@@ -32,6 +32,7 @@ from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator
 from gnvpro.head.newton import Newton, NewtonKrylov
 from gnvpro.head.newton_cg import NewtonCG
+from gnvpro.linalg.once import Once
 from gnvpro.linalg.process_sums import sum_over
 from gnvpro.linalg.sums import ChunkedSum, SampleSum
 from gnvpro.network.evaluation import bare
@@ -54,7 +55,7 @@ from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.objectives.stream import Stream
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
-from gnvpro.problem.penalties import BoundPenalty, Tikhonov
+from gnvpro.problem.penalties import Tikhonov
 from gnvpro.processes import Processes
 from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
@@ -102,6 +103,7 @@ class Problem:
     """
 
     inputs: Inputs
+    passes: PassPlan  # how passes go through the samples
 
     def __init__(
         self,
@@ -133,8 +135,8 @@ class Problem:
             self.processes.check_same(self._common(model, weighted))
         self.few = self._few()
         with self.processes.together():
-            self.network = self._see(model)
-            self.theta_penalty = self._bind()
+            self.network = SeparableNetwork.of(model, self.few, head)
+            self.theta_penalty = self.penalty.bind(model, self.network.parameters)
             self.eliminator = self._choose_eliminator(eliminator)
             if stream is not None:
                 stream = stream.check(self.network, self.loss)
@@ -147,6 +149,7 @@ class Problem:
             raise ValueError(
                 "penalties from the data ('auto') need one sample_weight per sample, not one per entry; give numbers"
             )
+        self._first_sample = Once(self._count_before)
         self.meter = WorkMeter(self.n_samples)
         # how many observations the evidence counts: rows, or the sum of their weights
         self.n_observed = float(self.misfit.over.total(torch.tensor(float(observed), dtype=torch.float64)))
@@ -166,6 +169,7 @@ class Problem:
         if weights is not None:
             rows, weights = self._without_samples_of_no_weight(rows, weights)
         self.misfit = Misfit.mean(self.loss, rows, weights, self._over_all())
+        self.passes = self.network.pass_plan(self.inputs, self.memory)
         return rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(weights.numel(), 1)
 
     def _read(self, stream: Stream, tries: bool) -> float:
@@ -175,6 +179,7 @@ class Problem:
         self.inputs = stream
         over = self._over_all()
         self.inputs = shared = stream.shared(over)
+        self.passes = self.network.pass_plan(shared, self.memory)
         self.misfit = shared.misfit(self.passes.size, over)
         return stream.observed
 
@@ -223,12 +228,6 @@ class Problem:
     def _least_memory(self, memory: float | None) -> float:
         """What every process can afford: those on one machine share it."""
         return -self.processes.largest(-(default_memory() / self.processes.here if memory is None else float(memory)))
-
-    def _see(self, model: nn.Module) -> SeparableNetwork:
-        return SeparableNetwork.of(model, self.few, self.head)
-
-    def _bind(self) -> BoundPenalty:
-        return self.penalty.bind(self.network.model, self.network.parameters)
 
     def _set_first_penalties(self) -> None:
         """Those that are searched for begin strong: from a smooth model the search comes down, from a rough one seldom up."""
@@ -299,27 +298,17 @@ class Problem:
         """Write theta and W into the model."""
         self.network.store(theta, W)
 
-    # -- passes over the samples
-
-    @cached_property
-    def passes(self) -> PassPlan:
-        """How passes go through the samples; decided once."""
-        return self.network.pass_plan(self.inputs, self.memory)
-
     # -- problems that differ in one thing
 
-    def _with(self, **changed: Any) -> Problem:
+    def _with(self, passes: PassPlan | None = None, **changed: Any) -> Problem:
+        """The same but for these; passes are planned again, or as given."""
         other = copy.copy(self)
-        for decided in ("passes", "_first_sample"):
-            other.__dict__.pop(decided, None)
         other.__dict__.update(changed)
-        return other._in_chunks()
-
-    def _in_chunks(self) -> Problem:
-        """Sums over samples that are not held go by the chunks of the passes."""
-        if isinstance(self.inputs, Stream):
-            self.misfit = self.inputs.misfit(self.passes.size, self._others)
-        return self
+        other.passes = passes or other.network.pass_plan(other.inputs, other.memory)
+        other._first_sample = Once(other._count_before)
+        if isinstance(other.inputs, Stream):  # sums over samples that are not held go by the chunks of the passes
+            other.misfit = other.inputs.misfit(other.passes.size, other._others)
+        return other
 
     @property
     def _others(self) -> SampleSum:
@@ -328,16 +317,16 @@ class Problem:
 
     def with_meter(self, meter: WorkMeter) -> Problem:
         """The same, its passes counted elsewhere."""
-        return self._with(meter=meter, passes=self.passes)
+        return self._with(self.passes, meter=meter)
 
     def with_passes(self, passes: PassPlan) -> Problem:
         """The same with other chunks of samples."""
-        return self._with(passes=passes)
+        return self._with(passes)
 
     def with_penalties(self, theta: float, head: float) -> Problem:
         """The same with other numbers in front of the penalties."""
         bound = replace(self.theta_penalty, alpha=theta)
-        return self._with(passes=self.passes, theta_penalty=bound, head_penalty=head)
+        return self._with(self.passes, theta_penalty=bound, head_penalty=head)
 
     def with_eliminator(self, eliminator: Eliminator) -> Problem:
         """The same with the head eliminated another way."""
@@ -353,15 +342,14 @@ class Problem:
         here = len(self.inputs)
         own = samples
         if not self.processes.alone:
-            own = samples - self._first_sample
+            own = samples - self._first_sample()
             own = own[(own >= 0) & (own < here)]
         if isinstance(self.inputs, Stream):
             return self.inputs.held(own, samples.shape[0], self._others)
         assert not isinstance(self.inputs, Streamed)
         return self.inputs[own], self.misfit.take(own, here, samples.shape[0])
 
-    @cached_property
-    def _first_sample(self) -> int:
+    def _count_before(self) -> int:
         """Samples of the processes before this one."""
         counts = self.processes.gather([len(self.inputs)])
         return int(counts[: self.processes.rank].sum())
@@ -373,11 +361,9 @@ class Problem:
 
     def of_model(self, model: nn.Module, memory: float) -> Problem:
         """The same for another network of the same inputs and outputs, within so many bytes."""
-        other = self._with(memory=memory)
-        other.network = other._see(model)
-        other.theta_penalty = replace(other._bind(), alpha=self.theta_penalty.alpha)
-        other.__dict__.pop("passes", None)
-        return other._in_chunks()
+        network = SeparableNetwork.of(model, self.few, self.head)
+        bound = replace(self.penalty.bind(model, network.parameters), alpha=self.theta_penalty.alpha)
+        return self._with(memory=memory, network=network, theta_penalty=bound)
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
         """Samples to validate on, checked."""
