@@ -14,7 +14,7 @@ from gnvpro.experiments import run as running
 from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
 from gnvpro.experiments.metrics import scores
 from gnvpro.experiments.run import Order, run
-from gnvpro.experiments.settings import TITLES
+from gnvpro.experiments.style import LOOKS
 from small_experiments import LOADERS, make_small
 
 FILES = {"config.json", "history.csv", "metrics.json", "model.md", "model.safetensors", "predictions.npz"}
@@ -40,7 +40,7 @@ def test_the_paper_has_six_experiments():
 def test_settings_are_known_and_the_papers_solver_is_krylov(name):
     experiment = EXPERIMENTS[name]
     for settings in (experiment.paper, experiment.recommended):
-        assert set(settings.methods) <= set(TITLES)
+        assert set(settings.methods) <= set(LOOKS)
         for training in settings.methods.values():
             assert training.work >= running.LEAST_WORK * training.levels
     paper = running.adjusted(experiment, Order(name, paper=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnvpro.data import indian_pines
-from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
+from gnvpro.experiments.catalogue import SETS
 from gnvpro.experiments.saved import SavedRun
 from gnvpro.experiments.style import new_figure
 from gnvpro.extras import need
@@ -33,7 +33,7 @@ def confusion_matrix(truth: np.ndarray, predicted: np.ndarray, n_classes: int) -
 
 def confusion_figure(runs: list[SavedRun]) -> Figure:
     """One matrix per method."""
-    names = EXPERIMENTS[runs[0].experiment].classes
+    names = runs[0].classes
     n = len(runs)
     figure = new_figure(3.3 * n + 1.6, 3.9)
     row = figure.subplots(1, n, squeeze=False, sharey=True)[0]
@@ -53,7 +53,7 @@ def confusion_figure(runs: list[SavedRun]) -> Figure:
 
 def distribution_figure(runs: list[SavedRun]) -> Figure:
     """Samples of each class in each set, as stacked bars."""
-    names = EXPERIMENTS[runs[0].experiment].classes
+    names = runs[0].classes
     figure = new_figure(8.5, 3.6)
     axes = figure.subplots()
     bottom = np.zeros(len(names))
@@ -72,7 +72,7 @@ def distribution_figure(runs: list[SavedRun]) -> Figure:
 
 def map_figure(runs: list[SavedRun]) -> Figure:
     """Ground truth, predictions and differences on the image."""
-    names = EXPERIMENTS[runs[0].experiment].classes
+    names = runs[0].classes
     colours = need("matplotlib", "plot").colormaps[CLASS_COLOURS].resampled(20)
     figure = new_figure(2.6 * (len(runs) + 1) + 1.9, 5.6)
     grid = figure.subplots(2, len(runs) + 1, squeeze=False)
@@ -115,7 +115,7 @@ def _colours(labels: np.ndarray, colours: Any) -> np.ndarray:
 
 def examples_figure(runs: list[SavedRun], shown: int = 10) -> Figure:
     """Images that most methods get right, with each method's class probabilities as a bar."""
-    names = EXPERIMENTS[runs[0].experiment].classes
+    names = runs[0].classes
     images = runs[0].arrays["images_test"]
     truth = runs[0].arrays["labels_test"][: len(images)]
     right = sum((run.arrays["predicted_test"][: len(images)] == truth).astype(int) for run in runs)

@@ -14,7 +14,10 @@ SMALL_BATCH = 32  # samples; each step then costs mostly its overhead
 
 def comparison(name: str, runs: list[SavedRun]) -> list[str]:
     """A sentence for each reason."""
-    found = [*budgets(runs), *papers_budgets(name, runs), *batches(runs)]
+    work: dict[str, float] = {}  # the most that a method had
+    for run in runs:
+        work[run.method] = max(work.get(run.method, 0.0), float(run.metrics["work"]))
+    found = [*budgets(work), *papers_budgets(name, work), *batches(runs)]
     if len({str(run.config["settings"]) for run in runs}) > 1:
         found.append(
             "Runs with different settings differ in network, penalties or input scaling, not only in the method."
@@ -22,26 +25,21 @@ def comparison(name: str, runs: list[SavedRun]) -> list[str]:
     return found
 
 
-def budgets(runs: list[SavedRun]) -> list[str]:
+def budgets(work: dict[str, float]) -> list[str]:
     """Whether ours had the same work."""
-    work: dict[str, list[float]] = {}
-    for run in runs:
-        work.setdefault(run.method, []).append(float(run.metrics["work"]))
-    largest = {method: max(values) for method, values in work.items()}
-    if len(largest) < 2 or max(largest.values()) <= OTHER_BUDGET * min(largest.values()):
+    if max(work.values()) <= OTHER_BUDGET * min(work.values()):
         return []
-    each = ", ".join(f"{title(method)} {value:.0f}" for method, value in largest.items())
+    each = ", ".join(f"{title(method)} {value:.0f}" for method, value in work.items())
     return [
         f"Our runs had different budgets in work units ({each}): compare the curves at equal work, not the last numbers."
     ]
 
 
-def papers_budgets(name: str, runs: list[SavedRun]) -> list[str]:
+def papers_budgets(name: str, work: dict[str, float]) -> list[str]:
     """Whether the paper's rows had more work than ours."""
     rows = PAPER.get(name, {})
     less = []
-    for method in dict.fromkeys(run.method for run in runs):
-        ours = max(float(run.metrics["work"]) for run in runs if run.method == method)
+    for method, ours in work.items():
         theirs = rows[method].work if method in rows else None
         if theirs is not None and theirs > OTHER_BUDGET * ours:
             less.append(f"{title(method)} {ours:.0f} of {theirs:g}")
@@ -52,11 +50,10 @@ def batches(runs: list[SavedRun]) -> list[str]:
     """Whether seconds are mostly those of many small steps."""
     found = []
     for method in dict.fromkeys(run.method for run in runs):
-        sizes = {batch_size(run) for run in runs if run.method == method} - {None}
-        small = sorted(size for size in sizes if size is not None and size <= SMALL_BATCH)
-        if small:
+        sizes = [size for run in runs if run.method == method and (size := batch_size(run)) is not None]
+        if sizes and min(sizes) <= SMALL_BATCH:
             found.append(
-                f"{title(method)} takes batches of {small[0]}, as the paper states: most of its seconds are the overhead of "
+                f"{title(method)} takes batches of {min(sizes)}, as the paper states: most of its seconds are the overhead of "
                 "many small steps. Larger batches would take fewer seconds per work unit, with other results."
             )
     return found

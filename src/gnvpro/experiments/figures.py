@@ -13,8 +13,8 @@ from gnvpro.drawing import readable_log_axis, spans_decades
 from gnvpro.experiments import classification_figures as classes
 from gnvpro.experiments import feature_figures as features
 from gnvpro.experiments import surrogate_figures as surrogates
-from gnvpro.experiments.saved import SavedRun, first_of_each, printable, settings_of, standard
-from gnvpro.experiments.style import MARKERS, colour, new_figure
+from gnvpro.experiments.saved import SavedRun, first_of_each, printable, standard
+from gnvpro.experiments.style import LOOKS, new_figure
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
@@ -141,18 +141,14 @@ def curves(axes: Any, runs: list[SavedRun], field: str, against: str) -> None:
     for run in runs:
         history, label = run.history, run.label(runs)
         again = label in seen
-        look = {
-            "color": colour(run.method, run.config["settings"], settings_of(runs)),
-            "lw": 1.4,
-            "alpha": 0.35 if again else 1.0,
-        }
+        look = {"color": run.colour(runs), "lw": 1.4, "alpha": 0.35 if again else 1.0}
         x = history[against]
         for name, style in ((field, "-"), (f"validation_{field}", "--")):
             points = [(a, b) for a, b in zip(x, history[name], strict=True) if a is not None and b is not None]
             if not points:
                 continue
             every = max(1, len(points) // 8)
-            marker = MARKERS[run.method] if not again else None
+            marker = LOOKS[run.method].marker if not again else None
             named = label if style == "-" and not again else None
             axes.plot(*zip(*points, strict=True), style, **look, marker=marker, ms=4, markevery=every, label=named)
         seen.add(label)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnvpro.experiments.paper_numbers import PAPER
-from gnvpro.experiments.settings import TITLES
+from gnvpro.experiments.style import LOOKS
 
 NOTHING = "\u2013"  # a dash where there is no number
 
@@ -41,4 +41,4 @@ def seconds(value: float) -> str:
 
 def title(method: str) -> str:
     """Name of a method in print."""
-    return TITLES.get(method, method)
+    return LOOKS[method].title if method in LOOKS else method

@@ -21,8 +21,7 @@ from gnvpro.experiments.equations.report import equation_sections
 from gnvpro.experiments.figures import Captioned, figures_of
 from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
-from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, settings_of, standard
-from gnvpro.experiments.style import colour
+from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
 
 Titled = tuple[str, str, str]  # anchor, title and content of a section
 LONGEST = 400  # at most so many points of a curve on the page
@@ -149,7 +148,7 @@ def table(name: str, runs: list[SavedRun]) -> str:
         cells = [*(score(metrics[part]) for part in SETS), f"{metrics['work']:.0f}", seconds(metrics["seconds"])]
         numbers = "".join(f"<td>{cell}</td>" for cell in [*cells, f"{100 * share:.0f}%"])
         rows.append(
-            f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{painted(run, runs)}"></i>'
+            f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{run.colour(runs)}"></i>'
             f"{title(run.method)}</th><td>{html.escape(settings)}</td><td>{run.seed}</td>{numbers}</tr>"
         )
     for method, row in PAPER.get(name, {}).items():
@@ -205,11 +204,6 @@ def picture(name: str, captioned: Captioned, out: Path) -> str:
     )
 
 
-def painted(run: SavedRun, group: list[SavedRun]) -> str:
-    """The colour of a run among the runs of its experiment."""
-    return colour(run.method, str(run.config["settings"]), settings_of(group))
-
-
 def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
     """Everything that the page's plots need of one run, and its metrics unrounded."""
     history = run.history
@@ -217,7 +211,7 @@ def curve_data(run: SavedRun, group: list[SavedRun]) -> dict[str, Any]:
     kept = sorted({*range(0, length, max(1, -(-length // LONGEST))), length - 1})
     return {
         "label": run.label(standard(group)),
-        "colour": painted(run, group),
+        "colour": run.colour(group),
         "seed": run.seed,
         "settings": run.config["settings"],
         "curves": {name: [history[name][i] for i in kept] for name in CURVES},

@@ -91,7 +91,7 @@ def run(
             results.append(read_json(job.directory / METRICS))
             continue
         if loaded is None or seed != job.seed:
-            loaded, seed = load(job, order.data_dir), job.seed
+            loaded, seed = scaled(job.experiment.load(job.seed, order.data_dir), job.settings), job.seed
         config = {**job.config, "data": loaded.source}
         prepare(job.directory, config, order.resume, order.overwrite)
         name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
@@ -146,26 +146,15 @@ def plan(order: Order) -> list[Job]:
 
 def adjusted(experiment: Experiment, order: Order) -> Settings:
     """The catalogue's settings with what the user chose instead."""
-    shared: dict[str, Any] = {}
-    for name in ("theta_penalty", "head_penalty"):
-        if (value := getattr(order, name)) is not None:
-            shared[name] = check_number(name, value, 0.0)
+    changed: dict[str, Any] = {}
+    for name in (*BUDGETS, *OVERRIDES):
+        value = getattr(order, name)
+        if name == "max_rank" and value is not None:
+            changed[name] = check_count(name, value, 1)
+        elif value is not None:
+            changed[name] = check_number(name, value, 0.0, strict=name == "learning_rate")
     solver = order.solver or ("krylov" if order.paper else experiment.solver)
-    changed = experiment.settings(order.paper).adjusted(
-        work=None if order.work is None else check_number("work", order.work, 0.0),
-        solver=check_choice("solver", solver, SOLVERS),
-        learning_rate=None
-        if order.learning_rate is None
-        else check_number("learning_rate", order.learning_rate, 0.0, strict=True),
-        max_rank=None if order.max_rank is None else check_count("max_rank", order.max_rank, 1),
-        seconds=None if order.seconds is None else check_number("seconds", order.seconds, 0.0),
-    )
-    return dataclasses.replace(changed, **shared)
-
-
-def load(job: Job, data_dir: Path | None) -> Loaded:
-    """The sets of a run, scaled where its settings say so."""
-    return scaled(job.experiment.load(job.seed, data_dir), job.settings)
+    return experiment.settings(order.paper).adjusted(solver=check_choice("solver", solver, SOLVERS), **changed)
 
 
 def finished(job: Job) -> bool:

@@ -18,8 +18,8 @@ from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.numbers import title
 from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, OVERRIDES, PREDICTIONS, read_json
 from gnvpro.experiments.snapshots import Snapshots
+from gnvpro.experiments.style import LOOKS, shade
 
-ORDER = ("gnvpro", "lbfgs-vpro", "adam-vpro", "gauss-newton", "adam", "nesterov")
 CURVES = ("work", "seconds", "loss", "validation_loss", "accuracy", "validation_accuracy", "level")
 
 MAX_FILE_BYTES = 10**8  # of a JSON or CSV file
@@ -49,6 +49,11 @@ class SavedRun:
     def seed(self) -> int:
         """Its seed."""
         return int(self.config["seed"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of its experiment, if any."""
+        return EXPERIMENTS[self.experiment].classes
 
     @property
     def tuned(self) -> dict[str, float]:
@@ -84,6 +89,10 @@ class SavedRun:
         """Its method, with its settings if the runs it is shown with have several."""
         return f"{title(self.method)}, {self.config['settings']}" if len(settings_of(among)) > 1 else title(self.method)
 
+    def colour(self, among: Iterable[SavedRun]) -> str:
+        """The colour of its method, shaded by its settings among those of the runs it is shown with."""
+        return shade(LOOKS[self.method].colour, settings_of(among).index(self.config["settings"]))
+
 
 def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
     """The whole runs below a directory, and a sentence for each that is not."""
@@ -100,8 +109,10 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
     if not runs and not (not problems and any(kind(path) for path in directory.rglob(CONFIG))):
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
-    names = list(EXPERIMENTS)
-    runs.sort(key=lambda run: (names.index(run.experiment), run.config["settings"], ORDER.index(run.method), run.seed))
+    names, methods = list(EXPERIMENTS), list(LOOKS)
+    runs.sort(
+        key=lambda run: (names.index(run.experiment), run.config["settings"], methods.index(run.method), run.seed)
+    )
     return runs, problems
 
 
@@ -149,7 +160,7 @@ def read(directory: Path) -> SavedRun:
 def _check(config: dict[str, Any], metrics: dict[str, Any]) -> None:
     """Every value that is used, in its type and range: it goes into file names, labels and the page."""
     name, seed, settings, variant = (config[key] for key in ("experiment", "seed", "settings", "variant"))
-    if not isinstance(name, str) or name not in EXPERIMENTS or config["method"] not in ORDER:
+    if not isinstance(name, str) or name not in EXPERIMENTS or config["method"] not in LOOKS:
         raise ValueError(f"{CONFIG} names an unknown experiment or method")
     loss = EXPERIMENTS[name].loss
     costs = {key: metrics[key] for key in ("work", "seconds", "inner_seconds")}

@@ -19,15 +19,6 @@ from gnvpro.methods.protocol import Method, Solver
 from gnvpro.methods.solvers import Hybrid, Krylov
 from gnvpro.methods.stochastic import StochasticMethod
 
-TITLES = {
-    "gnvpro": "GNvpro",
-    "gauss-newton": "Gauss-Newton",
-    "lbfgs-vpro": "L-BFGSvpro",
-    "adam-vpro": "ADAMvpro",
-    "adam": "ADAM",
-    "nesterov": "Nesterov",
-}
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -62,10 +53,12 @@ class Settings:
     input_spread: float | None = None  # inputs are centred and scaled to this standard deviation, by one constant
     scale_columns: bool = False  # each input is centred and scaled to standard deviation one, by the training set
 
-    def adjusted(self, **changed: Any) -> Settings:
-        """The same with other work, seconds, learning rate, Krylov rank or solver, in the methods that have such a thing."""
+    def adjusted(
+        self, theta_penalty: float | None = None, head_penalty: float | None = None, **changed: Any
+    ) -> Settings:
+        """The same with other penalties, and in the methods that have such a thing other settings (see `adjusted`)."""
         methods = {name: adjusted(training, **changed) for name, training in self.methods.items()}
-        return dataclasses.replace(self, methods=methods)
+        return having(self, methods=methods, theta_penalty=theta_penalty, head_penalty=head_penalty)
 
     def penalty(self) -> gnvpro.Tikhonov:
         """The penalty on theta."""
@@ -83,23 +76,18 @@ def adjusted(
 ) -> Training:
     """One method with some settings replaced, each only where the method has it."""
     chosen = training.method
-    if isinstance(chosen, GNvpro) and isinstance(chosen.solver, Auto):
-        auto = chosen.solver if max_rank is None else dataclasses.replace(chosen.solver, max_rank=max_rank)
-        chosen = dataclasses.replace(chosen, solver=named_solver(auto, solver or "auto"))
-    elif (
-        isinstance(chosen, GNvpro | GaussNewton) and max_rank is not None and isinstance(chosen.solver, Krylov | Hybrid)
-    ):
-        spaces = dataclasses.replace(chosen.solver, max_rank=max_rank)
-        chosen = dataclasses.replace(chosen, solver=spaces)  # type: ignore[arg-type]  # the kind of solver that it had
-    if isinstance(chosen, StochasticMethod) and learning_rate is not None:
-        chosen = dataclasses.replace(chosen, lr=learning_rate)
-    chosen = dataclasses.replace(chosen, **method)
-    return dataclasses.replace(
-        training,
-        method=chosen,
-        work=training.work if work is None else work,
-        seconds=training.seconds if seconds is None else seconds,
-    )
+    if isinstance(chosen, GNvpro | GaussNewton):
+        own = having(chosen.solver, max_rank=max_rank)
+        method["solver"] = named_solver(own, solver or "auto") if isinstance(own, Auto) else own
+    elif isinstance(chosen, StochasticMethod):
+        method["lr"] = learning_rate
+    return having(training, method=having(chosen, **method), work=work, seconds=seconds)
+
+
+def having(settings: Any, **given: Any) -> Any:
+    """The same with those of the given values that it has a field for, None for as it is."""
+    names = {field.name for field in dataclasses.fields(settings)}
+    return dataclasses.replace(settings, **{k: v for k, v in given.items() if k in names and v is not None})
 
 
 def named_solver(auto: Auto, name: str) -> Solver:

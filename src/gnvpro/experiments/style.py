@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnvpro.extras import need
 
-# By Okabe and Ito, safe for colour-blind readers.
-COLOURS = {
-    "gnvpro": "#0072B2",
-    "lbfgs-vpro": "#009E73",
-    "adam-vpro": "#56B4E9",
-    "gauss-newton": "#D55E00",
-    "adam": "#E69F00",
-    "nesterov": "#CC79A7",
+
+class Look(NamedTuple):
+    """How a method appears in print: its title, its colour and its marker."""
+
+    title: str
+    colour: str  # by Okabe and Ito, safe for colour-blind readers
+    marker: str
+
+
+# in the order of tables and legends
+LOOKS = {
+    "gnvpro": Look("GNvpro", "#0072B2", "o"),
+    "lbfgs-vpro": Look("L-BFGSvpro", "#009E73", "s"),
+    "adam-vpro": Look("ADAMvpro", "#56B4E9", "P"),
+    "gauss-newton": Look("Gauss-Newton", "#D55E00", "^"),
+    "adam": Look("ADAM", "#E69F00", "D"),
+    "nesterov": Look("Nesterov", "#CC79A7", "v"),
 }
-MARKERS = {"gnvpro": "o", "lbfgs-vpro": "s", "adam-vpro": "P", "gauss-newton": "^", "adam": "D", "nesterov": "v"}
 
 
-def colour(method: str, settings: str, all_settings: Sequence[str]) -> str:
-    """The method's colour; darker and lighter for the second and third of several settings."""
-    red, green, blue = (int(COLOURS[method][i : i + 2], 16) for i in (1, 3, 5))
-    share, towards = ((0.0, 0), (0.55, 0), (0.5, 255))[list(all_settings).index(settings) % 3]
+def shade(colour: str, which: int) -> str:
+    """The colour, darker or lighter for the second and third of several settings."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    share, towards = ((0.0, 0), (0.55, 0), (0.5, 255))[which % 3]
     mixed = [round((1 - share) * part + share * towards) for part in (red, green, blue)]
     return "#{:02X}{:02X}{:02X}".format(*mixed)
 

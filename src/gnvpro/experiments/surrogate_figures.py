@@ -8,8 +8,8 @@ import numpy as np
 
 from gnvpro.drawing import readable_log_axis
 from gnvpro.experiments.catalogue import SETS
-from gnvpro.experiments.saved import SavedRun, settings_of
-from gnvpro.experiments.style import colour, new_figure
+from gnvpro.experiments.saved import SavedRun
+from gnvpro.experiments.style import new_figure
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ def by_sample(axes: Any, runs: list[SavedRun]) -> None:
         outputs, targets = run.arrays["outputs_test"], run.arrays["targets_test"]
         norms = np.maximum(np.linalg.norm(targets, axis=1), np.finfo(float).tiny)
         errors = np.sort(np.linalg.norm(outputs - targets, axis=1) / norms)
-        look = colour(run.method, str(run.config["settings"]), settings_of(runs))
-        axes.plot(
-            np.linspace(0, 100, len(errors)), np.maximum(errors, 1e-16), color=look, lw=1.8, label=run.label(runs)
-        )
+        look = {"color": run.colour(runs), "lw": 1.8, "label": run.label(runs)}
+        axes.plot(np.linspace(0, 100, len(errors)), np.maximum(errors, 1e-16), **look)
     axes.set(title="relative error of every test sample", xlabel="share of test samples, %", yscale="log")
     low, high = axes.get_ylim()
     readable_log_axis(axes.yaxis, low, high)
@@ -87,8 +85,7 @@ def by_observable(axes: Any, k: int, errors: list[np.ndarray], run: SavedRun, ru
     """One method in its colour, the others in grey."""
     for other in (each for i, each in enumerate(errors) if i != k):
         axes.plot(np.maximum(other, 1e-16), color="0.8", lw=1.0)
-    look = colour(run.method, str(run.config["settings"]), settings_of(runs))
-    axes.plot(np.maximum(errors[k], 1e-16), color=look, lw=1.6)
+    axes.plot(np.maximum(errors[k], 1e-16), color=run.colour(runs), lw=1.6)
     axes.set(title=f"{run.label(runs)}: error by observable", yscale="log")
     low, high = axes.get_ylim()
     readable_log_axis(axes.yaxis, low, high)
