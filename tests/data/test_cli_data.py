@@ -90,7 +90,7 @@ def test_dcr_figure_shows_what_was_simulated():
         (("dcr", "--mesh", 20, "--plot"), "gnvpro: mesh must be 24 times a power of two"),
         (("cdr", "--samples", 0), "gnvpro: samples must be at least 1, got 0"),
         (("dcr", "--samples", -3), "gnvpro: samples must be at least 1, got -3"),
-        (("dcr", "--workers", 0), "gnvpro: workers must be a positive int"),
+        (("dcr", "--workers", 0), "gnvpro: workers must be at least 1, got 0"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words, message, tmp_path):

@@ -10,13 +10,14 @@ from scipy.sparse.linalg import splu
 
 from gnvpro.data import cdr
 from gnvpro.data import convection_diffusion_reaction as pde
+from gnvpro.network.evaluation import one_thread
 
 INPUTS = cdr.draw(3, 7)
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    with pde.one_thread():
+    with one_thread():
         yield
 
 

@@ -158,9 +158,9 @@ def test_dcr_refuses_too_few_samples(samples, tmp_path):
     ("samples", "mesh", "seed", "workers", "error", "message"),
     [
         (0, None, 0, 1, ValueError, "samples must be at least 1, got 0"),
-        (2.5, None, 0, 1, TypeError, "samples must be an int, got 2.5"),
-        (20, None, -1, 1, ValueError, "seed must not be negative, got -1"),
-        (20, None, 0, 0, ValueError, "workers must be a positive int or None"),
+        (2.5, None, 0, 1, TypeError, "samples must be a whole number, got 2.5"),
+        (20, None, -1, 1, ValueError, "draw_seed must be at least 0, got -1"),
+        (20, None, 0, 0, ValueError, "workers must be at least 1, got 0"),
         (20, 4, 0, 1, ValueError, "mesh must be"),
     ],
 )

@@ -37,16 +37,6 @@ class Recipe:
     samples: int
     seed: int
 
-    def __post_init__(self) -> None:
-        for name in ("samples", "seed"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, got {value!r}")
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {self.samples}")
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, got {self.seed}")
-
     @property
     def stem(self) -> str:
         """File name without its suffix. The version is not part of it, so a new version replaces the old file."""

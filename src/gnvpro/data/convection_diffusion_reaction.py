@@ -26,7 +26,6 @@ Legend: y -> inputs;  rbar -> heterogeneity;  sum y_k r_k -> Reaction;  S, Lambd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
@@ -37,7 +36,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnvpro.arguments import check_count
 from gnvpro.extras import need
+from gnvpro.network.evaluation import one_thread
 
 Array = NDArray[np.float64]
 Velocity = Callable[[Array], Array]
@@ -76,9 +77,7 @@ def bump(centre: float, x: Array) -> Array:
 
 def check_mesh(mesh: int) -> None:
     """Refuse meshes that miss the observation points or cannot resolve the sources."""
-    if isinstance(mesh, bool) or not isinstance(mesh, int):
-        raise TypeError(f"mesh must be an int, the number of nodes in each direction, got {mesh!r}")
-    if mesh < 21 or mesh % 10 != 1:
+    if check_count("mesh", mesh, 1) < 21 or mesh % 10 != 1:
         raise ValueError(
             f"mesh must be 21, 31, 41, ... nodes in each direction, got {mesh}: the observation points then are nodes "
             "and the sources, 0.05 wide, are resolved; 151 is the paper's"
@@ -248,22 +247,11 @@ def simulate(mesh: int, inputs: Array) -> Array:
     discrete = problem(mesh)
     rows, columns = discrete.observed
     blocks = []
-    with one_thread():
+    with one_thread():  # samples are what we run in parallel
         for block in np.split(inputs, range(BLOCK, len(inputs), BLOCK)):
             kept = islice(discrete.states(block), STEPS - KEPT, None)
             blocks.append(torch.stack([u[:, rows, columns] for u in kept], 1).flatten(1).numpy())
     return np.concatenate(blocks)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch on one thread: these tensors are small, and samples are what we run in parallel."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def check_inputs(inputs: Array) -> None:

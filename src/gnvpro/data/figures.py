@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnvpro.extras import need
+from gnvpro.network.evaluation import one_thread
 
 from . import cdr, dcr, resistivity
 from . import convection_diffusion_reaction as transport
@@ -59,7 +60,7 @@ def cdr_figure(mesh: int = cdr.MESH, draw_seed: int = 0) -> Figure:
     bar.set_label("$j - i$: width of the range of concentrations / 6")
     bar.minorticks_off()
 
-    with transport.one_thread():
+    with one_thread():
         *_, state = transport.problem(mesh).states(cdr.draw(1, draw_seed))
     image = snapshot.imshow(state[0].numpy().T, origin="lower", extent=(0, 1, 0, 1), cmap="viridis")
     for k, (x1, x2) in enumerate(transport.OBSERVED, 1):

@@ -30,6 +30,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from gnvpro.arguments import check_count
 from gnvpro.progress import Display
 
 from . import archive, data_directory
@@ -67,6 +68,7 @@ class SimulatedSet:
     ) -> tuple[Path, Array, Array]:
         """Path, inputs and targets of the set, which is made on first use and kept in the data directory."""
         self.check_mesh(mesh)
+        samples, draw_seed = check_count("samples", samples, 1), check_count("draw_seed", draw_seed, 0)
         recipe = Recipe(self.name, self.version, mesh, samples, draw_seed)
         inputs = self.draw(samples, draw_seed)
         directory, solve = data_directory(data_dir) / self.name, partial(self.solve, mesh)
@@ -87,9 +89,7 @@ def make(
     display: Display,
 ) -> tuple[Path, Array]:
     """Path of the archive and its targets; they are simulated unless an intact archive of this recipe exists."""
-    n_workers = available_cores() if workers is None else workers
-    if isinstance(n_workers, bool) or not isinstance(n_workers, int) or n_workers < 1:
-        raise ValueError(f"workers must be a positive int or None for all cores, got {workers!r}")
+    n_workers = available_cores() if workers is None else check_count("workers", workers, 1)
     path, stamp = directory / f"{recipe.stem}.npz", recipe.stamp(inputs)
     if path.exists():
         try:

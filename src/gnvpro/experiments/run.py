@@ -91,7 +91,7 @@ def run(
             results.append(read_json(job.directory / METRICS))
             continue
         if loaded is None or seed != job.seed:
-            loaded, seed = scaled(job.experiment.load(job.seed, order.data_dir), job.settings), job.seed
+            loaded, seed = load(job, order.data_dir), job.seed
         config = {**job.config, "data": loaded.source}
         prepare(job.directory, config, order.resume, order.overwrite)
         name = f"{job.experiment.name}, {job.method}, seed {job.seed}"
@@ -155,6 +155,11 @@ def adjusted(experiment: Experiment, order: Order) -> Settings:
             changed[name] = check_number(name, value, 0.0, strict=name == "learning_rate")
     solver = order.solver or ("krylov" if order.paper else experiment.solver)
     return experiment.settings(order.paper).adjusted(solver=check_choice("solver", solver, SOLVERS), **changed)
+
+
+def load(job: Job, data_dir: Path | None) -> Loaded:
+    """The sets of a run, scaled where its settings say so."""
+    return scaled(job.experiment.load(job.seed, data_dir), job.settings)
 
 
 def finished(job: Job) -> bool:

@@ -185,9 +185,8 @@ class QuasiNewton:
             "longest": self.longest,
             "before_x": x,
             "before_gradient": gradient,
-            "ritz_vectors": self.ritz.vectors if self.ritz else None,
-            "ritz_values": self.ritz.values if self.ritz else None,
-            "pairs": vars(self.pairs) if self.pairs is not None else None,
+            "ritz": self.ritz and (self.ritz.vectors, self.ritz.values),
+            "pairs": None if self.pairs is None else vars(self.pairs),
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -195,5 +194,5 @@ class QuasiNewton:
         self.krylov.resume(state)
         self.steps, self.longest = state["steps"], state["longest"]
         self.before = None if state["before_x"] is None else (state["before_x"], state["before_gradient"])
-        self.ritz = None if state["ritz_vectors"] is None else Ritz(state["ritz_vectors"], state["ritz_values"])
-        self.pairs = None if state["pairs"] is None else Pairs(**state["pairs"])
+        self.ritz = state["ritz"] and Ritz(*state["ritz"])
+        self.pairs = state["pairs"] and Pairs(**state["pairs"])

@@ -43,6 +43,18 @@ def _plain_attention() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_thread(wanted: bool = True) -> Iterator[None]:
+    """torch on one thread, for small tensors, on which several would mostly wait for each other; afterwards as before."""
+    before = torch.get_num_threads()
+    if wanted:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def bare(model: nn.Module) -> nn.Module:
     """The module inside of DataParallel, DistributedDataParallel and torch.compile."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)

@@ -111,6 +111,7 @@ class PenaltySearch:
     """Where the search stands."""
 
     searched: Searched
+    passes: int  # that a judgement takes
     penalties: Penalties  # of the round under way
     best: Round | None = None
     last: Chosen | None = None  # what the last round said
@@ -129,7 +130,7 @@ class PenaltySearch:
         if not (problem.searched.theta or problem.searched.head):
             return None
         first = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-        return PenaltySearch(problem.searched, first, origin=problem.theta())
+        return PenaltySearch(problem.searched, passes_of_a_judgement(problem), first, origin=problem.theta())
 
     def note(self, value: float, solver: str | None) -> None:
         """One more iteration of the round."""
@@ -218,18 +219,13 @@ class PenaltySearch:
 
     def state(self) -> dict[str, Any]:
         """As plain tensors and numbers."""
+        numbers = {name: value for name, value in vars(self).items() if name != "searched"}
         return {
+            **numbers,
             "penalties": asdict(self.penalties),
             "best": self.best and self.best.state(),
             "last": self.last and asdict(self.last),
-            "failures": self.failures,
-            "origin": self.origin,
             "trivial": self.trivial and self.trivial.state(),
-            "restarts": self.restarts,
-            "over": self.over,
-            "length": self.length,
-            "effort": self.effort,
-            "values": list(self.values),
         }
 
     def resumed(self, saved: dict[str, Any]) -> PenaltySearch:

@@ -23,6 +23,15 @@ class Plan:
     checkpoint: Checkpoint | None
 
     @property
+    def caps(self) -> list[float]:
+        """Work, seconds and iterations that the run may take."""
+        return [sum(self.budgets), self.seconds, self.iterations]
+
+    def limit(self, level: int) -> float:
+        """Work units that may be spent until the end of a level."""
+        return sum(self.budgets[: level + 1])
+
+    @property
     def capped(self) -> bool:
         """Whether anything was said on how long it may take."""
         return min(*self.budgets, self.seconds, self.iterations, self.patience) < math.inf

@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from gnvpro.training.journal import Journal
 from gnvpro.training.keeper import Best, Keeper
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
-from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged, passes_of_a_judgement
+from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged
 from gnvpro.training.plan import Cursor, Plan
 from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import Improved, Rise, Scores
@@ -187,14 +186,11 @@ class Run:
         """Until the end of this level, the last elimination or the last judgement put aside."""
         plan, levels = self.plan, self.cursor.level + 1
         aside = 1 if self.batches is not None and levels == len(plan.budgets) else 0
-        aside += 0 if self.search is None else self._judgement_passes
+        aside += 0 if self.search is None else self.search.passes
         seconds = plan.seconds * levels / len(plan.budgets)
-        scarce = math.isfinite(self._limit()) and not math.isfinite(seconds)
-        return Budget(self.meter, self._limit() - aside, share, scarce, seconds, self._seconds)
-
-    def _limit(self) -> float:
-        """Work units that may be spent until the end of this level."""
-        return sum(self.plan.budgets[: self.cursor.level + 1])
+        limit = plan.limit(self.cursor.level)
+        scarce = math.isfinite(limit) and not math.isfinite(seconds)
+        return Budget(self.meter, limit - aside, share, scarce, seconds, self._seconds)
 
     def _ended(self) -> Status | None:
         """Whether the records so far end the run: nothing else is asked, so that a resumed run ends where it would have."""
@@ -226,12 +222,8 @@ class Run:
         """Whether the search should judge the model at hand, and has the work to try other penalties afterwards."""
         assert self.search is not None
         due = self.search.due or (self.problem.network.n_theta == 0 and not self.search.over)
-        room = budget.passes_left > self._judgement_passes + 1 + running.next_passes
+        room = budget.passes_left > self.search.passes + 1 + running.next_passes
         return due and room and len(self.history) <= self.plan.iterations
-
-    @cached_property
-    def _judgement_passes(self) -> int:
-        return passes_of_a_judgement(self.problem)
 
     def _next_round(self, search: PenaltySearch, running: Running) -> tuple[Problem, Budget, Running]:
         """Go on from the best model with the next penalties."""
@@ -248,7 +240,7 @@ class Run:
         if search is not None and search.ended and search.best is not None:
             self.chosen = search.best.chosen  # gone back to, and judged before
             return
-        if search is None or self.meter.work + self._judgement_passes > self._limit():
+        if search is None or self.meter.work + search.passes > self.plan.limit(self.cursor.level):
             return
         last = judged(problem, problem.theta(), problem.W(), None)
         best, self.chosen = search.highest, last.chosen
@@ -263,7 +255,6 @@ class Run:
     def _next_level(self) -> None:
         """Refine the network; theta is prolonged, the head kept."""
         self._take_model(prolongated(self.problem.network.model), self.problem.memory)
-        self.__dict__.pop("_judgement_passes", None)
         self.search = PenaltySearch.of(self.problem)
         self.start = Start(self.problem.theta(), self.problem.W())
         self.cursor = Cursor(level=self.cursor.level + 1)
@@ -356,7 +347,7 @@ class Run:
             "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
             "seconds": self._seconds(),
-            "budget": self._caps(),
+            "budget": self.plan.caps,
         }
 
     def resume(self, path: Path) -> None:
@@ -380,7 +371,7 @@ class Run:
         self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
         self._begun = time.perf_counter() - saved["seconds"]
         self._resumed = saved["method"]
-        larger = any(now > then for now, then in zip(self._caps(), saved["budget"], strict=True))
+        larger = any(now > then for now, then in zip(self.plan.caps, saved["budget"], strict=True))
         if self.journal.status in SPENT and larger and self._resumed is not None:
             self.journal.go_on(LAST)
         for record in self.history:
@@ -388,7 +379,3 @@ class Run:
         self._first = convergence.first_record(self.history, 0, 0)
         self.keeper.scores = Scores.of(self.history[-1])
         self.taking_up = False
-
-    def _caps(self) -> list[float]:
-        """Work, seconds and iterations that the run may take."""
-        return [sum(self.plan.budgets), self.plan.seconds, self.plan.iterations]

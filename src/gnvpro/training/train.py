@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.network.evaluation import evaluating, warn_of_modes
+from gnvpro.network.evaluation import evaluating, one_thread, warn_of_modes
 from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.held_out import HeldOut
 from gnvpro.objectives.problem import Problem
@@ -194,7 +192,7 @@ def train(
     warn_of_modes(model, stacklevel=3)
     warn_of_inputs(problem, stacklevel=3)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
-    with evaluating(model), suitable_threads(entries), processes.noting_failures():
+    with evaluating(model), one_thread(entries < MAX_SINGLE_THREAD_ENTRIES), processes.noting_failures():
         held_out = None if samples is None else problem.held_out(*samples)
         with processes.together():
             trouble = chosen.why_not(problem) or why_no_search(chosen, problem)
@@ -229,18 +227,6 @@ def why_no_search(method: Method, problem: Problem) -> str | None:
         f'{names[0]}_penalty="auto" needs a method that trains on the whole set at every step, not {method.name!r} with '
         'batches: the evidence is of all samples. Use method="gnvpro" without batches, or give a number'
     )
-
-
-@contextmanager
-def suitable_threads(entries: float) -> Iterator[None]:
-    """One thread where arrays are so small that several would mostly wait for each other; as many as before afterwards."""
-    before = torch.get_num_threads()
-    if entries < MAX_SINGLE_THREAD_ENTRIES:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def check_work(work: object, levels: int) -> tuple[float, ...]:

@@ -33,6 +33,7 @@ from gnvpro.experiments.run import (
     read_json,
     write_json,
 )
+from gnvpro.network.evaluation import one_thread
 
 SOLUTION = "solution.npz"
 GRID = 81  # points along each side of a picture
@@ -86,14 +87,10 @@ def _finished(directory: Path, config: dict[str, Any]) -> bool:
 
 def run_one(problem: EquationProblem, method: str, seed: int, seconds: float, directory: Path) -> dict[str, Any]:
     """One run, written to its directory."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         posed = problem.pose(seed)
         errors = Errors(problem, posed, seconds, directory / HISTORY)
         residuals, status = METHODS[method](posed, errors, seconds, seed, directory / CHECKPOINT)
-    finally:
-        torch.set_num_threads(threads)
     best = min(errors.rows, key=lambda row: row[2])
     reached = [at for at, _, error in errors.rows if problem.goal is not None and error <= problem.goal]
     metrics = {
