@@ -86,7 +86,7 @@ def run(
     need("safetensors", "experiments")
     results, loaded, seed = [], None, None
     for job in jobs:
-        if order.resume and finished(job):
+        if order.resume and finished(job.directory, job.config):
             tell(f"{job.directory}: done before")
             results.append(read_json(job.directory / METRICS))
             continue
@@ -162,12 +162,12 @@ def load(job: Job, data_dir: Path | None) -> Loaded:
     return scaled(job.experiment.load(job.seed, data_dir), job.settings)
 
 
-def finished(job: Job) -> bool:
+def finished(directory: Path, config: dict[str, Any]) -> bool:
     """Whether this very run is done."""
-    if not (job.directory / METRICS).is_file():
+    if not (directory / METRICS).is_file():
         return False
-    saved = read_json(job.directory / CONFIG)
-    return all(saved.get(name) == value for name, value in normal(job.config).items())
+    saved = read_json(directory / CONFIG)
+    return all(saved.get(name) == value for name, value in normal(config).items())
 
 
 def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bool) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -87,11 +87,8 @@ class LeastSquares:
         for k in range(misfit.targets.shape[1]):
             root = rowwise(lambda w, k=k: w[:, k, None], misfit.sqrt_weights, columns=1)
             target = rowwise(lambda w, c, k=k: w * c[:, k, None], root, misfit.targets, columns=1)
-            made.append(
-                _Decomposition(
-                    Once(_triangle(misfit, root * Z, target)), rows_of(misfit, Z), head_penalty, self.resolution
-                )
-            )
+            triangle = Once(partial(misfit.over.triangle, root * Z, target))
+            made.append(_Decomposition(triangle, rows_of(misfit, Z), head_penalty, self.resolution))
         W = torch.cat([each.head() for each in made])
 
         def inverse() -> tuple[LinearOperator, Tensor | None]:
@@ -122,10 +119,6 @@ class LeastSquares:
         return replace(_fit(Z, decomposition.head(), decomposition), misfit=value)
 
 
-def _triangle(misfit: Misfit, X: Tensor, Y: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
-    return lambda: misfit.over.triangle(X, Y)
-
-
 def rows_of(misfit: Misfit, Z: Tensor) -> Callable[[], float]:
     """How many there are, also elsewhere."""
     return lambda: float(misfit.over.total(torch.tensor(float(Z.shape[0]), dtype=torch.float64)))
@@ -138,7 +131,6 @@ def _fit(Z: Tensor, W: Tensor, decomposition: _Decomposition) -> HeadFit:
         Status.CONVERGED,
         1,
         Once(lambda: (decomposition.inverse(W.shape), None)),
-        inverse_is_exact=True,
         inverse_acts_on_rows=True,
     )
 

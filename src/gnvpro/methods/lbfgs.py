@@ -180,17 +180,12 @@ class RunningLBFGS:
                 with torch.no_grad():
                     self._variable.copy_(before)
                 self._optimizer.load_state_dict(copy.deepcopy(memory))
-                self._rate = FARTHER * max(tried) / tried[0]
+                self._set_rate(FARTHER * max(tried) / tried[0])
         finally:
-            self._rate = 1.0
+            self._set_rate(1.0)
 
-    @property
-    def _rate(self) -> float:
+    def _set_rate(self, value: float) -> None:
         """What the first step of a search is multiplied by."""
-        return float(self._optimizer.param_groups[0]["lr"])
-
-    @_rate.setter
-    def _rate(self, value: float) -> None:
         self._optimizer.param_groups[0]["lr"] = value
 
     def state(self) -> State:

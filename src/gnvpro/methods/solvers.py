@@ -291,27 +291,14 @@ class Dense(TrustRegionSolver):
         settings = self.resolved(problem.misfit.identity_hessian, subspace.count)
         inside = subspace.reduce(subspace.reduce(penalty).T)
         kept_bytes = SOLVER_MEMORY_FRACTION * problem.memory / 2
-        damped = settings.step_control == "damping"
-        if isinstance(bound, Damping) != damped:  # of another kind of steps
+        if isinstance(bound, Damping) != (settings.step_control == "damping"):  # of another kind of steps
             bound = None
         part = None
         if self.samples is not None and self.samples < problem.n_samples:
             drawn = seeded_permutation(problem.n_samples, PART_SEED)[: self.samples].sort().values
             part = problem.on_samples(drawn.to(problem.inputs.device))
         builder = MatrixBuilder(subspace, inside, bool(settings.residual_term), kept_bytes)
-        return DenseSteps(
-            self.name,
-            point,
-            builder,
-            budget,
-            bound,
-            begun_at,
-            fallen,
-            scaling=settings.scaling or 0.0,
-            geodesic=bool(settings.geodesic),
-            damped=damped,
-            part=part,
-        )
+        return DenseSteps(settings, point, builder, part, budget, bound, begun_at, fallen)
 
 
 def head_size(problem: Problem) -> tuple[int, int, bool]:

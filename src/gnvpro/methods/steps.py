@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.geodesic import Geodesic
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+
+if TYPE_CHECKING:
+    from gnvpro.methods.solvers import Dense
 
 P = TypeVar("P", ReducedPoint, FullPoint)
 
@@ -173,36 +176,33 @@ class DenseSteps(Steps[ReducedPoint]):
 
     def __init__(
         self,
-        name: str,
+        settings: Dense,
         point: ReducedPoint,
         builder: MatrixBuilder,
+        part: Problem | None,
         budget: Budget,
         bound: Bound | None,
         begun_at: Tensor,
-        first_damping: float = 1.0,
-        *,
-        scaling: float,
-        geodesic: bool,
-        damped: bool,
-        part: Problem | None = None,
+        first_damping: float,
     ) -> None:
         self.builder_of_matrices, self.matrix_passes = builder, builder.passes(point.problem)
+        self.begun_at = begun_at  # theta that decided on the subspace of all matrices
+        self.geodesic = geodesic = bool(settings.geodesic)
         if part is not None:  # and the gradient of all samples, products with their curvature
             self.matrix_passes = 2 + 2 * ITERATIONS + 3 * geodesic
-        self.geodesic, self.begun_at = geodesic, begun_at  # theta that decided on the subspace of all matrices
 
         def build(point: ReducedPoint) -> LocalModel:
             made = builder.build(point) if part is None else builder.build_of_part(point, part)
             reduce, expand = made.subspace.reduce, made.subspace.expand
-            metric = scaled_metric(made.subspace.parameter_means(made.matrix.diagonal()), scaling)
+            metric = scaled_metric(made.subspace.parameter_means(made.matrix.diagonal()), settings.scaling or 0.0)
             known = made.matrix, reduce(made.gradient), metric, expand
             product = made.product
             model = DenseModel(*known) if product is None else PartModel(*known, lambda y: reduce(product(expand(y))))
             return Geodesic(point, made, model) if geodesic else model
 
         self.first_damping = first_damping  # times the usual one
-        rule = NielsenRule(first=1e-3 * first_damping) if damped else RadiusRule()
-        super().__init__(name, point, point.problem.reduced, build, budget, bound, rule)
+        rule = NielsenRule(first=1e-3 * first_damping) if settings.step_control == "damping" else RadiusRule()
+        super().__init__(settings.name, point, point.problem.reduced, build, budget, bound, rule)
 
     @property
     def _model_passes(self) -> int:

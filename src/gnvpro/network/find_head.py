@@ -118,10 +118,15 @@ def _is_head(module: nn.Module) -> bool:
 
 def _same(call: _Call, tensor: Tensor) -> bool:
     """Whether the call returned this very tensor, and nobody wrote into it since."""
+    return _same_numbers(call, tensor) and call.output.shape == tensor.shape
+
+
+def _same_numbers(call: _Call, tensor: Tensor) -> bool:
+    """The same for a tensor in whatever shape."""
     out = call.output
     return (
         isinstance(out, Tensor)
-        and out.shape == tensor.shape
+        and out.numel() == tensor.numel()
         and out.data_ptr() == tensor.data_ptr()
         and out._version == call.version
     )
@@ -130,18 +135,9 @@ def _same(call: _Call, tensor: Tensor) -> bool:
 def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
     """One row or more per sample, and as the head returned it."""
     for call in calls:
-        out = call.output
-        reshaped = (
-            _is_head(call.module)
-            and isinstance(out, Tensor)
-            and out.data_ptr() == output.data_ptr()
-            and out.numel() == output.numel()
-            and out.shape != output.shape
-            and out._version == call.version
-        )
-        if reshaped:
+        if _is_head(call.module) and _same_numbers(call, output) and not _same(call, output):
             raise ValueError(
-                f"the model changes the shape of what its head {call.name!r} returns, from {tuple(out.shape)} to "
+                f"the model changes the shape of what its head {call.name!r} returns, from {tuple(call.output.shape)} to "
                 f"{tuple(output.shape)}; return it as it is: drop the squeeze, reshape or flatten after the head, and apply "
                 "it to the outputs where you need it"
             )

@@ -178,18 +178,13 @@ class FlowLinearization:
 
     def _d_nodes(self, d_params: Mapping[str, Tensor]) -> Tensor | None:
         dK, db = d_params.get("K"), d_params.get("b")
-        if dK is None and db is None:
-            return None
-        width = self.K_in.shape[0]
-        if dK is None or db is None:
-            d_nodes = self.K_in.new_zeros(len(dK if dK is not None else db), width, width + 1)  # type: ignore[arg-type]
-            if dK is not None:
-                d_nodes[..., :width] = dK
-            if db is not None:
-                d_nodes[..., width] = db
-        else:
-            d_nodes = torch.cat((dK, db[..., None]), dim=-1)
-        return d_nodes
+        if dK is None:
+            if db is None:
+                return None
+            dK = db.new_zeros(*db.shape, db.shape[-1])
+        elif db is None:
+            db = dK.new_zeros(dK.shape[:-1])
+        return torch.cat((dK, db[..., None]), dim=-1)
 
     @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:

@@ -241,14 +241,9 @@ def real_targets(targets: Tensor, n_targets: int) -> Tensor:
     if targets.ndim != 2 or targets.shape[1] != n_targets:
         raise ValueError(
             f"targets must have shape (samples, {n_targets}) to match the head's {n_targets} outputs, "
-            f"got {n_targets_text(targets)}"
+            f"got (samples, {', '.join(map(str, targets.shape[1:]))})"
         )
     return targets.to(torch.float64)
-
-
-def n_targets_text(targets: Tensor) -> str:
-    """How the shape of wrong targets is shown."""
-    return f"(samples, {', '.join(map(str, targets.shape[1:]))})"
 
 
 def one_hot(labels: Tensor, n_classes: int) -> Tensor:

@@ -18,7 +18,7 @@ The penalties change here and nowhere else. Phi is another function afterwards: 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -243,11 +243,6 @@ class PenaltySearch:
 
 
 LEAST_PENALTY = 1e-14
-
-
-def astuple(searched: Searched) -> tuple[bool, bool]:
-    """Theta and head."""
-    return searched.theta, searched.head
 
 
 def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:

@@ -24,11 +24,10 @@ from gnvpro.experiments.equations.methods import METHODS
 from gnvpro.experiments.equations.posed import EquationProblem, Posed
 from gnvpro.experiments.run import (
     CHECKPOINT,
-    CONFIG,
     HISTORY,
     METRICS,
     explained,
-    normal,
+    finished,
     prepare,
     read_json,
     write_json,
@@ -70,7 +69,7 @@ def run_equation(order: EquationOrder, tell: Callable[[str], object] = lambda te
                 "seed": seed,
                 "seconds": seconds,
             }
-            if order.resume and _finished(directory, config):
+            if order.resume and finished(directory, config):
                 tell(f"{directory}: done before")
                 results.append(read_json(directory / METRICS))
                 continue
@@ -79,10 +78,6 @@ def run_equation(order: EquationOrder, tell: Callable[[str], object] = lambda te
             with explained(directory / CHECKPOINT):
                 results.append(run_one(problem, method, seed, seconds, directory))
     return results
-
-
-def _finished(directory: Path, config: dict[str, Any]) -> bool:
-    return (directory / METRICS).is_file() and read_json(directory / CONFIG) == normal(config)
 
 
 def run_one(problem: EquationProblem, method: str, seed: int, seconds: float, directory: Path) -> dict[str, Any]:
