@@ -160,7 +160,7 @@ def read(directory: Path) -> SavedRun:
 def _check(config: dict[str, Any], metrics: dict[str, Any]) -> None:
     """Every value that is used, in its type and range: it goes into file names, labels and the page."""
     name, seed, settings, variant = (config[key] for key in ("experiment", "seed", "settings", "variant"))
-    if not isinstance(name, str) or name not in EXPERIMENTS or config["method"] not in LOOKS:
+    if not isinstance(name, str) or name not in EXPERIMENTS or config["method"] not in list(LOOKS):
         raise ValueError(f"{CONFIG} names an unknown experiment or method")
     loss = EXPERIMENTS[name].loss
     costs = {key: metrics[key] for key in ("work", "seconds", "inner_seconds")}
