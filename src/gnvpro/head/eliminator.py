@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -91,6 +91,17 @@ class Eliminator(Protocol):
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises misfit plus penalty for these features; `start` may save work, never change the answer."""
+
+
+class ForAnyLoss:
+    """An eliminator that minimises any convex loss, with an inverse that is good for products alone unless it says more."""
+
+    inverse_is_exact: ClassVar[bool] = False
+    inverse_acts_on_rows: ClassVar[bool] = False
+
+    def why_not(self, loss: Loss) -> str | None:
+        """Nothing."""
+        return None
 
 
 def append_bias_column(features: Tensor, bias: bool) -> Tensor:

@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gnvpro.head.eliminator import HeadFit, WarmStart
+from gnvpro.head.eliminator import ForAnyLoss, HeadFit, WarmStart
 from gnvpro.head.hessian import approximate_hessian, assemble_hessian
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
@@ -32,7 +32,6 @@ from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi, krylov_model
 from gnvpro.minimize.line_model import LineModel, SearchRule
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import TrustRegion, minimize
-from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
@@ -149,7 +148,7 @@ class HeadObjective:
 
 
 @dataclass(frozen=True)
-class NewtonKrylov:
+class NewtonKrylov(ForAnyLoss):
     """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian.
 
     Given to a method, as in `gnvpro.GNvpro(eliminator=gnvpro.NewtonKrylov(max_rank=15))`.
@@ -163,12 +162,6 @@ class NewtonKrylov:
     atol: float = 1e-10
     rtol: float = 1e-10
     iterations: int = 400
-    inverse_is_exact: ClassVar[bool] = False
-    inverse_acts_on_rows: ClassVar[bool] = False
-
-    def why_not(self, loss: Loss) -> str | None:
-        """Nothing: it minimises any convex loss."""
-        return None
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
@@ -201,7 +194,7 @@ class NewtonKrylov:
 
 
 @dataclass(frozen=True)
-class Newton:
+class Newton(ForAnyLoss):
     """Newton's method preconditioned by a Cholesky factor of a Hessian near by; the inverse Hessian is exact.
 
     >>> from gnvpro.problem.losses import Logistic
@@ -217,11 +210,6 @@ class Newton:
     iterations: int = 400
     refactor_after: int = 3  # trials; a factor that has not brought convergence by then is too old
     inverse_is_exact: ClassVar[bool] = True
-    inverse_acts_on_rows: ClassVar[bool] = False
-
-    def why_not(self, loss: Loss) -> str | None:
-        """Nothing: it minimises any convex loss."""
-        return None
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""

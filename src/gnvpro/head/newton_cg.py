@@ -29,17 +29,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gnvpro.head.eliminator import HeadFit, WarmStart
+from gnvpro.head.eliminator import ForAnyLoss, HeadFit, WarmStart
 from gnvpro.head.newton import HeadObjective, HeadPoint
 from gnvpro.linalg.columns import by_columns, matmul_small
+from gnvpro.linalg.conjugate_gradients import Map, conjugate_gradients
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.status import Status
-from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
-
-Map = Callable[[Tensor], Tensor]
 
 SINGLE_PRECISION_ENTRIES = 50_000  # of the head, from which on directions are found in single precision
 LEAST_SINGLE = 1e-4  # relative residual that single precision reaches with a digit to spare
@@ -48,11 +46,10 @@ COARSE = 1e-4  # gradient, relative to the one at W = 0, down to which single pr
 SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, where outputs are large
 LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a better one would only be cut short
 HALVINGS = 40
-MAX_PRODUCTS = 500  # of one system
 
 
 @dataclass(frozen=True)
-class NewtonCG:
+class NewtonCG(ForAnyLoss):
     """Newton's method by conjugate gradients, for heads of many entries: nothing of the size of the Hessian is made.
 
     Args:
@@ -69,11 +66,6 @@ class NewtonCG:
     iterations: int = 100
     inverse_rtol: float = 1e-6
     inverse_is_exact: ClassVar[bool] = False  # enough for products, too expensive for the columns that exact steps need
-    inverse_acts_on_rows: ClassVar[bool] = False
-
-    def why_not(self, loss: Loss) -> str | None:
-        """Nothing: it minimises any convex loss."""
-        return None
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
@@ -284,24 +276,3 @@ def _diagonal(Z: Tensor, misfit: Misfit, outputs: Tensor, Q: Tensor | None) -> T
         d, v = factors
         curvature = d - v.square() if Q is None else d @ Q.square() - (v @ Q).square()
     return curvature.T @ Z.square()
-
-
-def conjugate_gradients(apply: Map, right: Tensor, precondition: Map, rtol: float, most: int = MAX_PRODUCTS) -> Tensor:
-    """D with |H D - right| <= rtol |right|."""
-    D, residual = torch.zeros_like(right), right
-    wanted = rtol * float(torch.linalg.vector_norm(right))
-    direction = preconditioned = precondition(residual)
-    weight = float((residual * preconditioned).sum())
-    for _ in range(most if wanted > 0 else 0):
-        image = apply(direction)
-        curvature = float((direction * image).sum())
-        if not curvature > 0:
-            break
-        D = D + (weight / curvature) * direction
-        residual = residual - (weight / curvature) * image
-        if float(torch.linalg.vector_norm(residual)) <= wanted:
-            break
-        preconditioned = precondition(residual)
-        before, weight = weight, float((residual * preconditioned).sum())
-        direction = preconditioned + (weight / before) * direction
-    return D

@@ -48,9 +48,10 @@ from gnvpro.arguments import check_count, check_number
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
+from gnvpro.linalg.conjugate_gradients import conjugate_gradients
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
-from gnvpro.stochastic.proximal import Proximal, conjugate_gradients, factors
+from gnvpro.stochastic.proximal import Proximal, block_solver, factors
 
 FREEDOM = 0.2  # directions that the head follows, as a share of the samples in a batch,
 FREEDOM_LEAST_SQUARES = 0.05  # and for least squares those of each output
@@ -67,6 +68,7 @@ SHORTER = (1.0, 0.1, 0.01)  # lengths of a step in the running metric that are t
 METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two looks at H, and the part of it that is new then
 METRIC_RIDGE = 0.1  # of the mean diagonal of H
 RUNNING = 0.05  # of the running head of least squares is new with each batch
+MAX_PRODUCTS = 60  # of one system
 HALVINGS = 30  # of a step that does not lower the objective
 SMALLEST = 1e-13  # gradient: there is nothing below
 ROUNDING = 1e-14  # of a value
@@ -226,7 +228,7 @@ class BatchHead:
         while taken < most and norm > max(accuracy * first, SMALLEST):
             # The residual of a system need not be smaller than what the next gradient will be by curvature alone.
             rtol = max(min(0.3, norm), 0.5 * accuracy * first / norm)
-            step = conjugate_gradients(inner.hessian(outputs), gradient, blocks, rtol)
+            step = conjugate_gradients(inner.hessian(outputs), -gradient, block_solver(blocks), rtol, MAX_PRODUCTS)
             slope, length = float((gradient * step).sum()), 1.0
             for _ in range(HALVINGS):
                 trial = W + length * step

@@ -19,33 +19,6 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
 
-def conjugate_gradients(
-    apply: Callable[[Tensor], Tensor], gradient: Tensor, blocks: Tensor, rtol: float, iterations: int = 60
-) -> Tensor:
-    """The step D with H D = -gradient, preconditioned by a Cholesky factor for each row of W."""
-
-    def precondition(R: Tensor) -> Tensor:
-        return torch.cholesky_solve(R[:, :, None], blocks)[:, :, 0]
-
-    D, residual = torch.zeros_like(gradient), -gradient
-    direction = preconditioned = precondition(residual)
-    weight = float((residual * preconditioned).sum())
-    tolerance = rtol * float(torch.linalg.vector_norm(gradient))
-    for _ in range(iterations):
-        image = apply(direction)
-        curvature = float((direction * image).sum())
-        if not curvature > 0:
-            break
-        D = D + weight / curvature * direction
-        residual = residual - weight / curvature * image
-        if float(torch.linalg.vector_norm(residual)) <= tolerance:
-            break
-        preconditioned = precondition(residual)
-        before, weight = weight, float((residual * preconditioned).sum())
-        direction = preconditioned + weight / before * direction
-    return D
-
-
 @dataclass(frozen=True)
 class Proximal:
     """misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2."""
@@ -88,6 +61,11 @@ class Proximal:
     def blocks(self, outputs: Tensor) -> Tensor:
         """Their Cholesky factors, with the penalty and the proximal weight."""
         return factors(self.hessian_blocks(outputs), self.ridge)
+
+
+def block_solver(blocks: Tensor) -> Callable[[Tensor], Tensor]:
+    """The inverse of the blocks, from a Cholesky factor for each row of W."""
+    return lambda R: torch.cholesky_solve(R[:, :, None], blocks)[:, :, 0]
 
 
 def factors(blocks: Tensor, ridge: float) -> Tensor:
