@@ -170,7 +170,7 @@ def test_meshes_that_miss_the_points_are_refused(mesh):
 
 @pytest.mark.parametrize("mesh", [24.0, "48", True])
 def test_mesh_must_be_an_int(mesh):
-    with pytest.raises(TypeError, match="mesh must be a whole number"):
+    with pytest.raises(TypeError, match="mesh must be an int"):
         dc.cells_of(mesh)
 
 

@@ -36,7 +36,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnvpro.arguments import check_count
 from gnvpro.extras import need
 from gnvpro.network.evaluation import one_thread
 
@@ -77,7 +76,9 @@ def bump(centre: float, x: Array) -> Array:
 
 def check_mesh(mesh: int) -> None:
     """Refuse meshes that miss the observation points or cannot resolve the sources."""
-    if check_count("mesh", mesh, 1) < 21 or mesh % 10 != 1:
+    if isinstance(mesh, bool) or not isinstance(mesh, int):
+        raise TypeError(f"mesh must be an int, the number of nodes in each direction, got {mesh!r}")
+    if mesh < 21 or mesh % 10 != 1:
         raise ValueError(
             f"mesh must be 21, 31, 41, ... nodes in each direction, got {mesh}: the observation points then are nodes "
             "and the sources, 0.05 wide, are resolved; 151 is the paper's"

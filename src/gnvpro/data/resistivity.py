@@ -35,7 +35,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 
-from gnvpro.arguments import check_count
 from gnvpro.extras import need
 
 Array = NDArray[np.float64]
@@ -50,7 +49,9 @@ MAX_ITERATIONS = 200  # 9 to 13 are usual; a guard for conductivities nobody has
 
 def cells_of(mesh: int) -> Cells:
     """The mesh x mesh x mesh/2 cells of a DCR mesh, checked."""
-    if check_count("mesh", mesh, 1) < 24 or mesh % 24 or (mesh // 24).bit_count() != 1:
+    if isinstance(mesh, bool) or not isinstance(mesh, int):
+        raise TypeError(f"mesh must be an int, the number of cells in x1 and x2, got {mesh!r}")
+    if mesh < 24 or mesh % 24 or (mesh // 24).bit_count() != 1:
         raise ValueError(
             f"mesh must be 24 times a power of two (24, 48, 96, ...), got {mesh}: the dipole and the 21 x 21 points "
             "then lie on nodes, and multigrid can halve the cells; 48 is the paper's"
