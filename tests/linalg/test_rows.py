@@ -11,7 +11,8 @@ from torch import Tensor
 from checks import relative
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.rows import Chunk, Rows, rowwise
-from gnvpro.linalg.sums import ChunkedSum, SampleSum
+from gnvpro.linalg.sums import ChunkedSum
+from gnvpro.processes import Processes
 
 F64 = torch.float64
 
@@ -20,7 +21,7 @@ def chunked(A: Tensor, size: int) -> tuple[Rows, ChunkedSum]:
     def chunks() -> Iterator[Chunk]:
         return (Chunk(part) for part in A.split(size))
 
-    return Rows(lambda chunk: chunk.data, tuple(A.shape)), ChunkedSum(chunks)
+    return Rows(lambda chunk: chunk.data, tuple(A.shape)), ChunkedSum(chunks=chunks)
 
 
 @pytest.fixture
@@ -77,15 +78,18 @@ def test_a_value_is_made_once_per_chunk_and_pass(A):
 
 
 def test_what_others_hold_is_added_to_the_chunks(A):
-    class Twice(SampleSum):
+    class Twice(Processes):
+        alone = False
+
         def total(self, part: Tensor) -> Tensor:
             return 2 * part
 
-        def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-            return super().triangle(torch.cat([A, A]), torch.cat([B, B]))
+        def triangle(self, R: Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
+            Q, both = torch.linalg.qr(torch.cat([R, R]))
+            return both, Q.T @ torch.cat([projected, projected])
 
     rows, over = chunked(A, 10)
-    both = ChunkedSum(over.chunks, Twice())
+    both = ChunkedSum(Twice(), chunks=over.chunks)
     assert relative(both.inner(rows, rows), 2 * A.T @ A) <= 1e-14
     R, _ = both.triangle(rows, rows)
     assert relative(R.T @ R, 2 * A.T @ A) <= 1e-14

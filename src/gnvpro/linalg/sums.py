@@ -7,8 +7,8 @@
     triangle(A, B)   =  R, Q' B  with  A = Q R
 
 Everything else in the formulas acts row by row. `ChunkedSum` goes through samples that are not held (`gnvpro.linalg.rows`), a
-chunk at a time; what it has at the end it hands to the sum over other holders of samples. Its factor is stacked, and Q' B is
-the part beside R in the factor of [A B]:
+chunk at a time. Its factor is stacked, and Q' B is the part beside R in the factor of [A B]. What is at hand in the end is
+added up over the processes that hold samples (`gnvpro.processes`):
 
     [R; A_i] = Q_i R'        R' is the factor of the chunks so far, [A_1; ...; A_i]
 """
@@ -29,32 +29,39 @@ from gnvpro.processes import ALONE, Processes
 
 @dataclass(frozen=True)
 class SampleSum:
-    """Adds up over samples that are all at hand."""
+    """Adds up over samples that are all at hand, or of which each of several processes has a part at hand."""
 
-    @property
-    def processes(self) -> Processes:
-        """Those that hold the samples."""
-        return ALONE
+    processes: Processes = ALONE  # that hold the samples
+    samples: int | None = None  # of all processes together, where there are several
 
     def count(self, at_hand: int) -> int:
         """How many samples there are, of which so many are at hand."""
-        return at_hand
+        return at_hand if self.samples is None else self.samples
 
     def of_samples(self, count: int) -> SampleSum:
         """The same for a batch of so many samples in all."""
+        return self if self.processes.alone else replace(self, samples=count)
+
+    @property
+    def held(self) -> SampleSum:
+        """The same for samples that are held."""
         return self
 
     def largest(self, at_hand: float) -> float:
         """The largest of all samples, from the largest of those at hand."""
-        return at_hand
+        return self.processes.largest(at_hand)
 
     def total(self, part: Tensor) -> Tensor:
         """The sum over all samples, from the sum over those at hand."""
-        return part
+        return part if self.processes.alone else self.processes.total(part)
 
     def totals(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Several of them at once."""
-        return tuple(self.total(part) for part in parts)
+        """Several of them at once, in one message."""
+        if self.processes.alone:
+            return tuple(self.total(part) for part in parts)
+        whole = self.total(torch.cat([part.reshape(-1) for part in parts]))
+        pieces = whole.split([part.numel() for part in parts])
+        return tuple(piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True))
 
     def sums(self, f: Callable[..., tuple[Tensor, ...]], *rows: Any) -> tuple[Tensor, ...]:
         """Several sums over all samples in one pass, from a function of the rows at hand."""
@@ -75,7 +82,7 @@ class SampleSum:
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """R and Q' B of A = Q R: all that least squares needs of A and B, however many rows they have."""
         Q, R = torch.linalg.qr(A)
-        return R, Q.T @ B
+        return self.processes.triangle(R, Q.T @ B)
 
     def factor(self, A: Tensor) -> Tensor:
         """R of A = Q R alone."""
@@ -86,33 +93,12 @@ class SampleSum:
 class ChunkedSum(SampleSum):
     """Adds up over samples that come in chunks."""
 
-    chunks: Callable[[], Iterator[Chunk]] = field(repr=False)  # one pass over them
-    others: SampleSum = field(default_factory=SampleSum)  # who else holds samples
+    chunks: Callable[[], Iterator[Chunk]] = field(kw_only=True, repr=False)  # one pass over them
 
     @property
-    def processes(self) -> Processes:
-        """Those that hold the others."""
-        return self.others.processes
-
-    def count(self, at_hand: int) -> int:
-        """With those of the others."""
-        return self.others.count(at_hand)
-
-    def of_samples(self, count: int) -> SampleSum:
-        """The same for a batch of so many samples in all."""
-        return replace(self, others=self.others.of_samples(count))
-
-    def largest(self, at_hand: float) -> float:
-        """Of all holders of samples."""
-        return self.others.largest(at_hand)
-
-    def total(self, part: Tensor) -> Tensor:
-        """The sum over all holders of samples, from the sum over all chunks here."""
-        return self.others.total(part)
-
-    def totals(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Several of them."""
-        return self.others.totals(parts)
+    def held(self) -> SampleSum:
+        """The same for samples that are held."""
+        return SampleSum(self.processes, self.samples)
 
     def sums(self, f: Callable[..., tuple[Tensor, ...]], *rows: Any) -> tuple[Tensor, ...]:
         """One pass over the chunks."""
@@ -142,7 +128,7 @@ class ChunkedSum(SampleSum):
             R = torch.linalg.qr(a if R is None else stack_rows([R, a]), mode="r").R
             del chunk, a
         assert R is not None
-        return self.others.factor(R)
+        return self.held.factor(R)
 
 
 def beside(A: Tensor, B: Tensor) -> Tensor:

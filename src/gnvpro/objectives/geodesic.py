@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gnvpro.minimize.dense_model import DenseModel
-from gnvpro.minimize.part_model import PartModel
 from gnvpro.minimize.step_rules import Step
 from gnvpro.objectives.gauss_newton_matrix import GaussNewtonMatrix
 from gnvpro.objectives.reduced import ReducedPoint
@@ -80,7 +79,7 @@ class Geodesic:
             return None
         local, reduce = self.matrix, self.matrix.subspace.reduce
         # passes that were paid for where the Jacobian did not fit; with the matrix of a part they are counted
-        uncounted = nullcontext() if isinstance(self.model, PartModel) else problem.meter.paused()
+        uncounted = nullcontext() if local.product else problem.meter.paused()
         with uncounted:
             change = reduce(local.pull_back(probe.outputs - point.outputs, probe.W - point.W))
         y = reduce(step.d_x)

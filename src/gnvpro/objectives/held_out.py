@@ -55,12 +55,12 @@ class HeldOut:
         return network.shaped(self.outputs(network, theta, W), len(self.inputs))
 
 
-def hold_out(problem: Problem, holders: SampleSum, inputs: Any, targets: Any, sample_weight: Any) -> HeldOut:
-    """Samples for the network and the loss of a problem, checked; their holders are those of its own samples."""
+def hold_out(problem: Problem, inputs: Any, targets: Any, sample_weight: Any) -> HeldOut:
+    """Samples for the network and the loss of a problem, checked; held by the processes that hold its own samples."""
     network, processes = problem.network, problem.processes
     source = as_stream("validation ", inputs, targets, sample_weight)
     if source is not None:
-        return _stream(problem, holders, source)
+        return _stream(problem, source)
     several = not processes.alone
     with processes.together():
         inputs = check_inputs("validation inputs", inputs, network.model, may_be_empty=several)
@@ -71,17 +71,17 @@ def hold_out(problem: Problem, holders: SampleSum, inputs: Any, targets: Any, sa
     count = int(processes.gather([len(inputs)]).sum())
     if not count or (weights is not None and processes.all(not weights.any())):
         raise ValueError("validation holds no sample of positive weight on any process; leave it out or give some")
-    misfit = Misfit.mean(problem.loss, rows, weights, holders.of_samples(count))
+    misfit = Misfit.mean(problem.loss, rows, weights, SampleSum(processes).of_samples(count))
     given = as_tensor("validation targets", targets)
     return HeldOut(inputs, misfit, network.pass_plan(inputs, problem.memory), given)
 
 
-def _stream(problem: Problem, holders: SampleSum, source: Samples) -> HeldOut:
+def _stream(problem: Problem, source: Samples) -> HeldOut:
     network, processes = problem.network, problem.processes
     with processes.together():
         stream = Stream.of("validation ", source, network.model)
         check_runs("validation inputs", stream, network)
         stream = stream.check(network, problem.loss)
-    over = holders.of_samples(int(processes.gather([len(stream)]).sum()))
+    over = SampleSum(processes).of_samples(int(processes.gather([len(stream)]).sum()))
     stream, passes = stream.shared(over), network.pass_plan(stream, problem.memory)
     return HeldOut(stream, stream.misfit(passes.size, over), passes)

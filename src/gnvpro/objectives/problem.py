@@ -30,11 +30,8 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator
-from gnvpro.head.newton import Newton, NewtonKrylov
-from gnvpro.head.newton_cg import NewtonCG
 from gnvpro.linalg.once import Once
-from gnvpro.linalg.process_sums import sum_over
-from gnvpro.linalg.sums import ChunkedSum, SampleSum
+from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.evaluation import bare
 from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
@@ -61,7 +58,6 @@ from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
 
 MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
-MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # of the inner problem, which has no minimum to converge to
 
 
 @dataclass(frozen=True)
@@ -144,7 +140,7 @@ class Problem:
                 assert not isinstance(self.inputs, Streamed)
                 rows = check_targets("targets", targets, self.inputs, self.network, self.loss, weights=weights)
         self.memory = self._least_memory(memory)
-        observed = self._hold(rows, weights) if stream is None else self._read(stream, tries=eliminator is None)
+        observed = self._hold(rows, weights) if stream is None else self._read(stream)
         if self.misfit.by_entry and (self.searched.theta or self.searched.head):
             raise ValueError(
                 "penalties from the data ('auto') need one sample_weight per sample, not one per entry; give numbers"
@@ -172,10 +168,8 @@ class Problem:
         self.passes = self.network.pass_plan(self.inputs, self.memory)
         return rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(weights.numel(), 1)
 
-    def _read(self, stream: Stream, tries: bool) -> float:
-        """The same for samples that are read in chunks, with few tries at a head that changing samples keep from converging."""
-        if tries and not stream.same_samples and isinstance(self.eliminator, Newton | NewtonCG | NewtonKrylov):
-            self.eliminator = replace(self.eliminator, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
+    def _read(self, stream: Stream) -> float:
+        """The same for samples that are read in chunks."""
         self.inputs = stream
         over = self._over_all()
         self.inputs = shared = stream.shared(over)
@@ -185,7 +179,7 @@ class Problem:
 
     def _over_all(self) -> SampleSum:
         """Sums over the samples of all processes."""
-        return sum_over(self.processes).of_samples(int(self.processes.gather([len(self.inputs)]).sum()))
+        return SampleSum(self.processes).of_samples(int(self.processes.gather([len(self.inputs)]).sum()))
 
     def _take(self, inputs: Any, targets: Any, weights: Any, model: nn.Module) -> tuple[Tensor | None, Stream | None]:
         """Inputs, and weights or a stream where they are not held."""
@@ -255,7 +249,8 @@ class Problem:
         check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
         if eliminator is None:
             entries = self.network.n_targets * (self.network.n_features + self.network.bias)
-            return default_eliminator(self.loss, entries, self.network.dtype)
+            same = not isinstance(self.inputs, Stream) or self.inputs.same_samples
+            return default_eliminator(self.loss, entries, self.network.dtype, same)
         trouble = eliminator.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
@@ -307,13 +302,8 @@ class Problem:
         other.passes = passes or other.network.pass_plan(other.inputs, other.memory)
         other._first_sample = Once(other._count_before)
         if isinstance(other.inputs, Stream):  # sums over samples that are not held go by the chunks of the passes
-            other.misfit = other.inputs.misfit(other.passes.size, other._others)
+            other.misfit = other.inputs.misfit(other.passes.size, other.misfit.over)
         return other
-
-    @property
-    def _others(self) -> SampleSum:
-        """Sums over the holders of samples, from what each has."""
-        return self.misfit.over.others if isinstance(self.misfit.over, ChunkedSum) else self.misfit.over
 
     def with_meter(self, meter: WorkMeter) -> Problem:
         """The same, its passes counted elsewhere."""
@@ -345,7 +335,7 @@ class Problem:
             own = samples - self._first_sample()
             own = own[(own >= 0) & (own < here)]
         if isinstance(self.inputs, Stream):
-            return self.inputs.held(own, samples.shape[0], self._others)
+            return self.inputs.held(own, samples.shape[0], self.misfit.over)
         assert not isinstance(self.inputs, Streamed)
         return self.inputs[own], self.misfit.take(own, here, samples.shape[0])
 
@@ -367,4 +357,4 @@ class Problem:
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
         """Samples to validate on, checked."""
-        return hold_out(self, self._others, inputs, targets, sample_weight)
+        return hold_out(self, inputs, targets, sample_weight)

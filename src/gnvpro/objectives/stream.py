@@ -172,30 +172,29 @@ class Stream(Streamed):
     def batches(self, over: SampleSum) -> Iterator[tuple[Batch, Misfit]]:
         """One pass in the batches of the user's own loader."""
         assert isinstance(self.source, Loaded)
-        others = over.others if isinstance(over, ChunkedSum) else over
-        if not others.processes.alone:
+        if not over.processes.alone:
             raise ValueError(
                 f"{self.name}inputs: the batches of a DataLoader of its own need not be as many in every process; give each "
                 "process a Dataset or arrays"
             )
         for part in self.source.batches():
             made = self._prepared(part.to(_device(self.model)))
-            whole = Misfit(self._known.loss, made.targets, made.weights, self.weighted, others)
+            whole = Misfit(self._known.loss, made.targets, made.weights, self.weighted, over.held)
             yield made.inputs, whole.scaled(len(part), len(self))
 
-    def misfit(self, size: int, others: SampleSum) -> Misfit:
+    def misfit(self, size: int, holders: SampleSum) -> Misfit:
         """The misfit over all samples, so many at a time."""
         known = self._known
         rows = len(self) * known.rows
-        over = ChunkedSum(lambda: self.chunks(size), others)
+        over = ChunkedSum(holders.processes, holders.samples, chunks=lambda: self.chunks(size))
         targets: Any = Rows(lambda chunk: chunk.data.targets, (rows, known.network.n_targets), self.device)
         weights: Any = Rows(lambda chunk: chunk.data.weights, (rows, self.weight_columns), self.device)
         return Misfit(known.loss, targets, weights, self.weighted, over)
 
-    def held(self, samples: Tensor, count: int, others: SampleSum) -> tuple[Batch, Misfit]:
+    def held(self, samples: Tensor, count: int, over: SampleSum) -> tuple[Batch, Misfit]:
         """Inputs and misfit of some samples, of so many in all; scaled as those of tensors are (see `Misfit.take`)."""
         part = self.take(samples)
-        whole = Misfit(self._known.loss, part.targets, part.weights, self.weighted, others)
+        whole = Misfit(self._known.loss, part.targets, part.weights, self.weighted, over.held)
         return part.inputs, whole.scaled(count, len(self))
 
 

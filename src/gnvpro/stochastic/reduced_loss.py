@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, WarmStart, append_bias_column
-from gnvpro.linalg.process_sums import sum_over
+from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.evaluation import bare, evaluating
 from gnvpro.network.find_head import find_head
 from gnvpro.network.separable import SeparableNetwork
@@ -94,7 +94,7 @@ class ReducedLoss:
         self.model = model if parallel or isinstance(model, nn.DataParallel) else self._plain
         group = model.process_group if parallel and process_group is None else process_group
         self._processes = Processes.of(group)
-        self._over = sum_over(self._processes)
+        self._over = SampleSum(self._processes)
         self.loss = get_loss(loss)
         default = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
