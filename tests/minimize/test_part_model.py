@@ -10,7 +10,7 @@ import torch
 import gnvpro
 from dense_cases import F64, relative
 from gnvpro.methods.protocol import Budget, Start
-from gnvpro.minimize.dense_model import DenseModel
+from gnvpro.minimize.dense_model import DenseModel, straight
 from gnvpro.minimize.part_model import TOLERANCE, PartModel
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -20,7 +20,7 @@ METRIC = torch.linspace(0.5, 2.0, 30, dtype=F64)
 
 
 def model_with(part: torch.Tensor) -> PartModel:
-    return PartModel(part, GRADIENT, METRIC, lambda y: y, lambda y: A @ y)
+    return PartModel(part, GRADIENT, METRIC, lambda y: y, straight, lambda y: A @ y)
 
 
 @pytest.mark.parametrize("damping", [1e-6, 1e-3, 1.0])

@@ -52,8 +52,8 @@ class HeadPoint:
     @cached_property
     def gradient_W(self) -> Tensor:
         """The gradient in the original coordinates."""
-        inner = self.objective
-        return inner.gradient_W(self.outputs, self.W)
+        misfit, inner = self.objective.misfit, self.objective.misfit.over.inner
+        return inner(misfit.gradient(self.outputs), self.objective.Z) + self.objective.head_penalty * self.W
 
     @property
     def gradient_norm(self) -> float:
@@ -114,10 +114,6 @@ class HeadObjective:
         """The Hessian in W as a map of dW."""
         apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
         return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.head_penalty * dW
-
-    def gradient_W(self, outputs: Tensor, W: Tensor) -> Tensor:
-        """The gradient in W."""
-        return self.misfit.over.inner(self.misfit.gradient(outputs), self.Z) + self.head_penalty * W
 
     def hessian_matrix(self, outputs: Tensor) -> Tensor:
         """The Hessian in vec(W)."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.methods.protocol import Budget, State, point_state
-from gnvpro.minimize.dense_model import DenseModel, scaled_metric
+from gnvpro.minimize.dense_model import DenseModel, scaled_metric, straight
 from gnvpro.minimize.krylov import KrylovModel, krylov_model
 from gnvpro.minimize.line_model import SHORTEST_FRACTION, LineModel, SearchRule
 from gnvpro.minimize.part_model import ITERATIONS, PartModel
@@ -195,10 +195,10 @@ class DenseSteps(Steps[ReducedPoint]):
             made = builder.build(point) if part is None else builder.build_of_part(point, part)
             reduce, expand = made.subspace.reduce, made.subspace.expand
             metric = scaled_metric(made.subspace.parameter_means(made.matrix.diagonal()), settings.scaling or 0.0)
-            known = made.matrix, reduce(made.gradient), metric, expand
+            bend = Geodesic(point, made).bend if geodesic else straight
+            known = made.matrix, reduce(made.gradient), metric, expand, bend
             product = made.product
-            model = DenseModel(*known) if product is None else PartModel(*known, lambda y: reduce(product(expand(y))))
-            return Geodesic(point, made, model) if geodesic else model
+            return DenseModel(*known) if product is None else PartModel(*known, lambda y: reduce(product(expand(y))))
 
         self.first_damping = first_damping  # times the usual one
         rule = NielsenRule(first=1e-3 * first_damping) if settings.step_control == "damping" else RadiusRule()

@@ -32,11 +32,26 @@ from gnvpro.minimize.step_rules import Step
 LEAST_CURVATURE = 1e-8  # of the largest mean: a tensor that moves nothing here must not be free to move anywhere
 
 
-class DenseModel:
-    """The local model with the whole matrix, in coordinates y of the step: `expand` makes the step in x."""
+def straight(model: DenseModel, step: Step) -> Step:
+    """The step as it is."""
+    return step
 
-    def __init__(self, matrix: Tensor, gradient: Tensor, metric: Tensor, expand: Callable[[Tensor], Tensor]) -> None:
-        self.matrix, self.gradient, self.metric, self.expand = matrix, gradient, metric, expand
+
+class DenseModel:
+    """The local model with the whole matrix, in coordinates y of the step: `expand` makes the step in x.
+
+    `bend` has the last word on a step, which keeps its norm and its prediction.
+    """
+
+    def __init__(
+        self,
+        matrix: Tensor,
+        gradient: Tensor,
+        metric: Tensor,
+        expand: Callable[[Tensor], Tensor],
+        bend: Callable[[DenseModel, Step], Step] = straight,
+    ) -> None:
+        self.matrix, self.gradient, self.metric, self.expand, self.bend = matrix, gradient, metric, expand, bend
         self._factor: tuple[float, Tensor] | None = None
 
     @cached_property
@@ -52,10 +67,14 @@ class DenseModel:
     @property
     def first_radius(self) -> float:
         """The length of a safely damped step: the model's own minimum may be as far away as the matrix is singular."""
-        return self.solve_damped(1e-3 * self.scale).norm
+        return self.straight_step(1e-3 * self.scale).norm
 
     def solve_damped(self, damping: float) -> Step:
         """The step for this damping, or for the least power of ten above that leaves the matrix positive definite."""
+        return self.bend(self, self.straight_step(damping))
+
+    def straight_step(self, damping: float) -> Step:
+        """The same before it is bent."""
         factor, damping = damped_cholesky(self.matrix, damping, self.metric)
         self._factor = (damping, factor)
         return self._step(self.solve(-self.gradient, damping), damping)
@@ -81,7 +100,7 @@ class DenseModel:
         e, U = self._eigen
         b = -(U.T @ self.gradient)
         y, damping = within_radius(e.cpu().numpy(), b.cpu().numpy(), radius)
-        return self._step(U @ b.new_tensor(y), damping)
+        return self.bend(self, self._step(U @ b.new_tensor(y), damping))
 
     def _step(self, y: Tensor, damping: float) -> Step:
         predicted = -(self.gradient @ y + 0.5 * (y @ (self.matrix @ y)))

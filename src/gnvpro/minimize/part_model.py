@@ -33,18 +33,19 @@ class PartModel(DenseModel):
         gradient: Tensor,
         metric: Tensor,
         expand: Callable[[Tensor], Tensor],
+        bend: Callable[[DenseModel, Step], Step],
         product: Callable[[Tensor], Tensor],
     ) -> None:
-        super().__init__(matrix, gradient, metric, expand)
+        super().__init__(matrix, gradient, metric, expand, bend)
         self.product = product  # A y, in the coordinates of the model
 
     def times(self, y: Tensor) -> Tensor:
         """A y, of all samples."""
         return self.product(y)
 
-    def solve_damped(self, damping: float) -> Step:
+    def straight_step(self, damping: float) -> Step:
         """The step for this damping, or for the least power of ten above that leaves the part's matrix positive definite."""
-        damping = super().solve_damped(damping).damping
+        damping = super().straight_step(damping).damping
         y = torch.zeros_like(self.gradient)
         Ay, r = torch.zeros_like(y), -self.gradient
         z = self.solve(r, damping)

@@ -26,50 +26,21 @@ from gnvpro.objectives.reduced import ReducedPoint
 
 @dataclass(frozen=True)
 class Geodesic:
-    """A dense model whose steps are bent along the geodesic: one more forward pass for each."""
+    """Bends the steps of a dense model along the geodesic: one more forward pass for each."""
 
     point: ReducedPoint
     matrix: GaussNewtonMatrix
-    model: DenseModel
     probe: float = 0.1
     limit: float = 0.75
 
-    @property
-    def gradient(self) -> Tensor:
-        """The gradient of the model."""
-        return self.model.gradient
-
-    @property
-    def rank(self) -> int:
-        """The rank of the model."""
-        return self.model.rank
-
-    @property
-    def scale(self) -> float:
-        """The scale of the model."""
-        return self.model.scale
-
-    @property
-    def first_radius(self) -> float:
-        """The first radius of the model."""
-        return self.model.first_radius
-
-    def solve_within(self, radius: float) -> Step:
-        """The step within the radius, bent; its norm is the length before bending."""
-        return self.bend(self.model.solve_within(radius))
-
-    def solve_damped(self, damping: float) -> Step:
-        """The step for the damping, bent."""
-        return self.bend(self.model.solve_damped(damping))
-
-    def bend(self, step: Step) -> Step:
+    def bend(self, model: DenseModel, step: Step) -> Step:
         """The step with half its acceleration added, where that is short enough to be trusted."""
-        a = self.acceleration(step)
-        if a is None or not 2 * self.model.length(a) <= self.limit * step.norm:
+        a = self.acceleration(model, step)
+        if a is None or not 2 * model.length(a) <= self.limit * step.norm:
             return step
-        return replace(step, d_x=step.d_x + 0.5 * self.model.expand(a))
+        return replace(step, d_x=step.d_x + 0.5 * model.expand(a))
 
-    def acceleration(self, step: Step) -> Tensor | None:
+    def acceleration(self, model: DenseModel, step: Step) -> Tensor | None:
         """a, in the coordinates of the model; None where the probe is not finite."""
         if step.norm == 0.0 or not math.isfinite(step.norm):
             return None
@@ -83,5 +54,5 @@ class Geodesic:
         with uncounted:
             change = reduce(local.pull_back(probe.outputs - point.outputs, probe.W - point.W))
         y = reduce(step.d_x)
-        straight = self.model.times(y) - local.penalty @ y
-        return -self.model.solve((2 / h**2) * (change - h * straight), step.damping)
+        straight = model.times(y) - local.penalty @ y
+        return -model.solve((2 / h**2) * (change - h * straight), step.damping)
