@@ -120,14 +120,11 @@ def test_processes_on_different_processors_agree_on_how_to_multiply(monkeypatch:
         def all(self, statement: bool) -> bool:
             return False  # another process says no
 
-    class BesideAnother(SampleSum):
-        processes = Unlike()
-
     monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
     monkeypatch.setattr(module, "multiplies_bfloat16", lambda: True)
     Z, misfit = problem("multinomial")
     assert module.Systems.of(HeadObjective(Z, misfit, PENALTY)).half is not None
-    beside = replace(misfit, over=BesideAnother())
+    beside = replace(misfit, over=SampleSum(Unlike()))
     assert module.Systems.of(HeadObjective(Z, beside, PENALTY)).half is None
 
 
