@@ -36,6 +36,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -161,16 +162,12 @@ class KrylovModel:
     gradient: Tensor
     factors: Arnoldi
     damped: str = "model"  # what the damping is added to: the quadratic model, or the norm of the "residual"
+    first_radius: ClassVar[float] = math.inf  # no bound: GMRES's own step is the first to try
 
     @property
     def rank(self) -> int:
         """The dimension of the space the step is taken from."""
         return self.factors.rank
-
-    @property
-    def first_radius(self) -> float:
-        """No bound: GMRES's own step is the first to try."""
-        return math.inf
 
     def solve_within(self, radius: float) -> Step:
         """The step of length at most `radius`, and the reduction the model promises for it."""

@@ -13,8 +13,9 @@ Legend: t -> fraction, g'd -> slope.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,11 +33,7 @@ class LineModel:
     direction: Tensor
     rank: int
     most: float = 1.0  # fraction to begin with
-
-    @property
-    def first_radius(self) -> float:
-        """No bound: the whole step is the first to try."""
-        return math.inf
+    first_radius: ClassVar[float] = math.inf  # no bound: the whole step is the first to try
 
     @cached_property
     def slope(self) -> float:
@@ -58,12 +55,8 @@ class LineModel:
 class SearchRule:
     """A backtracking search along the direction of each `LineModel`; a radius for steps of other models."""
 
-    radius: RadiusRule = field(default_factory=RadiusRule)
-
-    @property
-    def accept_above(self) -> float:
-        """The ratio above which a trial is accepted."""
-        return self.radius.accept_above
+    radius: ClassVar[RadiusRule] = RadiusRule()
+    accept_above: ClassVar[float] = radius.accept_above
 
     def propose(self, model: LocalModel, bound: LineSearchBound | None) -> tuple[Step, LineSearchBound]:
         """The step within the radius, or the fraction of it."""
