@@ -34,6 +34,7 @@ from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
 from gnvpro.stochastic.rotated_adam import Rotated
 
 MEMORY = 20  # of the mean
+KEPT = ("parameters", "moments", "sizes", "mean", "count")  # by a checkpoint, beside the head
 SMALL = 1e-3  # times the size that torch draws: as good as zero
 
 
@@ -81,20 +82,13 @@ class BatchSteps:
 
     def state(self) -> State:
         """All of it."""
-        return {
-            "parameters": detached_copy(self.parameters),
-            "moments": detached_copy(self.moments),
-            "sizes": self.sizes,
-            "memory": self.memory.state(),
-            "mean": self.mean,
-            "count": self.count,
-        }
+        return {"memory": self.memory.state(), **{name: detached_copy(getattr(self, name)) for name in KEPT}}
 
     def resume(self, state: State) -> None:
         """Take it up."""
-        self.parameters, self.moments = detached_copy(state["parameters"]), detached_copy(state["moments"])
-        self.sizes, self.memory = state["sizes"], HeadMemory(**state["memory"])
-        self.mean, self.count = state["mean"], state["count"]
+        self.memory = HeadMemory(**state["memory"])
+        for name in KEPT:
+            setattr(self, name, detached_copy(state[name]))
 
 
 def sizes_of(parameters: Mapping[str, Tensor]) -> dict[str, float]:

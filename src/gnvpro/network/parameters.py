@@ -126,3 +126,11 @@ class Parameters:
         values = {**self.split(theta), **self.split_head(W)}
         with torch.no_grad():
             torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
+
+
+def parameter_kinds(model: nn.Module) -> dict[str, str]:
+    """Shape, dtype and whether it is trained, of every parameter of a model."""
+    return {
+        f"model parameter {name}": f"{tuple(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
+        for name, p in model.named_parameters()
+    }

@@ -37,6 +37,7 @@ from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.network.work import WorkMeter
+from gnvpro.objectives.agreement import common, few_samples
 from gnvpro.objectives.arguments import (
     check_alpha,
     check_inputs,
@@ -55,7 +56,7 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.processes import Processes
 from gnvpro.samples.choose import as_stream
-from gnvpro.samples.several import Batch, Inputs, Streamed, shapes_of, tensors_of
+from gnvpro.samples.several import Batch, Inputs, Streamed
 
 MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
 
@@ -128,8 +129,8 @@ class Problem:
             weights, stream = self._take(inputs, targets, sample_weight, model)
         if not self.processes.alone:
             weighted = weights is not None or (stream is not None and stream.weighted)
-            self.processes.check_same(self._common(model, weighted))
-        self.few = self._few()
+            self.processes.check_same(common(self, model, weighted))
+        self.few = few_samples(self.processes, self.inputs)
         with self.processes.together():
             self.network = SeparableNetwork.of(model, self.few, head)
             self.theta_penalty = self.penalty.bind(model, self.network.parameters)
@@ -190,34 +191,6 @@ class Problem:
             return None, stream
         self.inputs = batch = check_inputs("inputs", inputs, model, may_be_empty=several)
         return check_sample_weight("sample_weight", weights, batch, may_be_zero=several), None
-
-    def _common(self, model: nn.Module, weighted: bool) -> dict[str, str]:
-        """What must be the same for every process, each with what it is here."""
-        parameters = {
-            f"model parameter {name}": f"{tuple(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
-            for name, p in model.named_parameters()
-        }
-        return {
-            "model": type(model).__qualname__,
-            **parameters,
-            "loss": f"{type(self.loss).__module__}.{type(self.loss).__qualname__}",
-            "theta_penalty": repr(self.penalty.alpha),
-            "head_penalty": "'auto'" if self.searched.head else repr(self.head_penalty),
-            "shape of a sample": str(shapes_of(self.inputs)),
-            "dtype of the inputs": str([tensor.dtype for tensor in tensors_of(self.inputs)]),
-            "sample_weight": "given" if weighted else "left out",
-            "number of threads (torch.get_num_threads())": str(torch.get_num_threads()),
-        }
-
-    def _few(self) -> Batch:
-        """Two samples to try the model on, the same for every process."""
-        if self.processes.alone:
-            return self.inputs[:2]
-        counts = self.processes.gather([len(self.inputs[:2])])[:, 0]
-        if not counts.any():
-            raise ValueError("inputs is empty on every process: there are no samples")
-        few, device = self.processes.from_rank(int(counts.nonzero()[0, 0]), self.inputs[:2]), self.inputs.device
-        return few.to(device) if isinstance(few, Tensor) else few.map(lambda tensor: tensor.to(device))
 
     def _least_memory(self, memory: float | None) -> float:
         """What every process can afford: those on one machine share it."""

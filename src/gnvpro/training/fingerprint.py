@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnvpro.network.parameters import parameter_kinds
+
 
 def describe(name: str, value: Any) -> str:
     """A text that differs where the value does."""
@@ -34,14 +36,10 @@ def describe(name: str, value: Any) -> str:
 
 def model_parts(model: nn.Module) -> dict[str, str]:
     """A model's structure, code and attributes, and the content of what is not trained; not theta."""
-    shapes = {
-        f"model parameter {name}": f"{tuple(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
-        for name, p in model.named_parameters()
-    }
     frozen = [p for p in model.parameters() if not p.requires_grad]
     return {
         "model": repr(model),
-        **shapes,
+        **parameter_kinds(model),
         "model's frozen values": digest([*frozen, *model.buffers()]),
         "model's code and attributes": _hash(describe("model", model)),
     }
