@@ -55,9 +55,9 @@ SHIFTED = X + torch.tensor([0.0, 0.0, 1e3], dtype=F64)
 CONSTANT = torch.cat([X[:, :2], torch.full((80, 1), 3.0, dtype=F64)], 1)
 TWICE = torch.cat([X[:, :2], 5 * X[:, :1] + 1], 1)
 ADVICE: dict[str, tuple[Any, str]] = {
-    "another scale": (SCALED, r"Standardise the inputs.*columns 1 "),
-    "far from zero": (SHIFTED, r"Standardise the inputs.*columns 2 "),
-    "constant": (CONSTANT, r"columns 2 are the same for every sample"),
+    "another scale": (SCALED, r"Standardise the inputs.*column 1:"),
+    "far from zero": (SHIFTED, r"Standardise the inputs.*column 2:"),
+    "constant": (CONSTANT, r"input column 2: the same for every sample"),
     "double": (TWICE, r"columns 0 and 2 say the same"),
     "small": (1e-3 * X, r"Scale the inputs.*linear"),
     "large": (1e3 * X, r"Scale the inputs.*saturated"),
@@ -82,7 +82,7 @@ def test_features_that_are_dead_or_double_are_named() -> None:
     found = look(model=model)
     assert found.features.constant == (1,)
     assert found.features.double == ((2, 3),)
-    assert any("Features 1 are the same" in told for told in found.advice)
+    assert any("never: feature 1." in told for told in found.advice)
     assert any("Features 2 and 3 are alike" in told for told in found.advice)
     with torch.no_grad():
         model[0].weight.zero_()
@@ -108,7 +108,7 @@ def test_bad_arguments_are_refused_as_in_training() -> None:
 
 def test_train_warns_of_what_will_surely_hurt_and_of_nothing_else() -> None:
     settings: dict[str, Any] = {"loss": "least_squares", "iterations": 1}
-    with pytest.warns(UserWarning, match=r"^inputs: columns 1 differ .*Standardise"):
+    with pytest.warns(UserWarning, match=r"^inputs: the scale of column 1, .*Standardise"):
         gnvpro.train(network(), X * torch.tensor([1.0, 1e6, 1.0], dtype=F64), Y, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

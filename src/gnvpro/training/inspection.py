@@ -225,11 +225,11 @@ def _about_inputs(found: Inspection) -> list[str]:
     if columns is None:
         return told
     if columns.constant:
-        told.append(f"Input columns {_listed(columns.constant)} are the same for every sample: leave them out.")
+        told.append(f"Leave out input {_listed('column', columns.constant)}: the same for every sample.")
     if uneven := columns.uneven(UNEVEN):
         told.append(
-            f"Standardise the inputs, (x - mean) / std: columns {_listed(uneven)} are far from the others in scale, or "
-            "far from zero for how little they vary."
+            f"Standardise the inputs, (x - mean) / std, above all {_listed('column', uneven)}: far from the others in scale, "
+            "or far from zero beside the spread."
         )
     elif not SMALL < float(columns.std.max()) < LARGE:
         told.append(
@@ -249,7 +249,7 @@ def _about_features(found: Inspection) -> list[str]:
         )
     elif columns.constant:
         told.append(
-            f"Features {_listed(columns.constant)} are the same for every sample; they learn slowly or never. Draw other "
+            f"The same for every sample, which learns slowly or never: {_listed('feature', columns.constant)}. Draw other "
             "weights, or scale the inputs."
         )
     if columns.double:
@@ -283,9 +283,9 @@ def _about_sizes(found: Inspection, problem: Problem) -> list[str]:
     return told
 
 
-def _listed(columns: tuple[int, ...]) -> str:
-    few = ", ".join(map(str, columns[:8]))
-    return few if len(columns) <= 8 else f"{few} and {len(columns) - 8} more"
+def _listed(what: str, numbers: tuple[int, ...]) -> str:
+    few = f"{what}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:8]))}"
+    return few if len(numbers) <= 8 else f"{few} and {len(numbers) - 8} more"
 
 
 def warn_of_inputs(problem: Problem, stacklevel: int) -> None:
@@ -293,9 +293,9 @@ def warn_of_inputs(problem: Problem, stacklevel: int) -> None:
     columns = _columns_of_inputs(problem)
     if columns is not None and (uneven := columns.uneven(WARNED)):
         warnings.warn(
-            f"inputs: columns {_listed(uneven)} differ from the others in scale, or from zero for what they vary, by a factor "
-            f"of {WARNED:g} or more; training will hardly see the small ones. Standardise them, (x - mean) / std; "
-            "gnvpro.inspect tells more",
+            f"inputs: the scale of {_listed('column', uneven)}, or the distance from zero beside the spread, differs from the "
+            f"others by a factor of {WARNED:g} or more; training will hardly see the small ones. Standardise the inputs, "
+            "(x - mean) / std; gnvpro.inspect says more",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
