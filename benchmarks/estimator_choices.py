@@ -4,6 +4,7 @@
     python benchmarks/estimator_choices.py tails             long tails compressed or not, more tables, one split
     python benchmarks/estimator_choices.py ranks             the rank of each value beside it
     python benchmarks/estimator_choices.py start             first penalties that do not grow with a unit's inputs
+    python benchmarks/estimator_choices.py biases            penalties on biases smaller or larger than on weights
     python benchmarks/estimator_choices.py calibrated
 
 Per set the error (regression) or log loss, then geometric means and the sum of the processor seconds.
@@ -18,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -68,6 +70,20 @@ class Beside(nn.Module):
         return torch.cat([self.units(inputs), inputs], 1)
 
 
+class Biased(nn.Module):
+    """16 units with biases scale * b: the same penalty on b is one of 1 / scale^2 on the biases."""
+
+    def __init__(self, n_inputs: int, scale: float) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(n_inputs, 16), scale
+        with torch.no_grad():
+            self.linear.bias /= scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Hyperbolic tangents."""
+        return torch.tanh(nn.functional.linear(inputs, self.linear.weight, self.scale * self.linear.bias))
+
+
 class Ranks(nn.Module):
     """The share of the training samples below each value of a column, beside or in place of the columns."""
 
@@ -95,6 +111,7 @@ def ranks(beside: bool) -> dict[str, Callable[..., nn.Module]]:
 
 
 DEFAULT = Variant("default")
+SCALES = (0.3, 1.0, 3.0, 10.0)  # of biases
 SMALL = "diabetes,auto,bdims,cps1985,dietox,housing,college,mixture,arm"
 LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
@@ -126,6 +143,11 @@ QUESTIONS = {
             ),
         ],
         "attrition,alzheimer,churn,oj,credit-status,wa-churn,email",
+    ),
+    "biases": Question(
+        [Variant(f"penalty on biases {scale**-2:.2g}", {"features": partial(Biased, scale=scale)}) for scale in SCALES],
+        SMALL,
+        2,
     ),
     "calibrated": Question([DEFAULT, Variant("calibrated", {"calibrated": True})], "glass,iris,olive,email", 2),
 }
