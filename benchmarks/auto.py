@@ -195,7 +195,7 @@ def ladder(runs: dict[str, list[Curve]]) -> list[float]:
     """Objectives a factor apart, from the first ones down to what the best solver reaches in the median run."""
     first = statistics.median(curve.losses[0] for curves in runs.values() for curve in curves)
     least = min(statistics.median(curve.losses[-1] for curve in curves) for curves in runs.values())
-    top = 2 * math.floor(math.log10(first))
+    top = math.floor(2 * math.log10(first))
     values = [10.0 ** (k / 2) for k in range(top, top - 60, -1)]
     return [value for value in values if value >= least]
 
