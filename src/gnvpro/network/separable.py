@@ -14,10 +14,10 @@ A network holds no settings of a run: how passes are chunked and where work is c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, isinf, prod
 
 import torch
@@ -83,9 +83,11 @@ class SeparableNetwork(Parameters):
         params = self.split(theta)
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, WorkMeter(1), EVERY_SAMPLE).features
+        return torch.cat([self._features(params, part) for part in chunks_of(inputs, passes)] or [self.no_features()])
+
+    def _features(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         with torch.no_grad():
-            parts = [self.rows(self._run(params, part)) for part in chunks_of(inputs, passes)]
-            return torch.cat(parts or [self.no_features()])
+            return self.rows(self._run(params, inputs))
 
     def linearize(
         self, theta: Tensor, inputs: Inputs, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
@@ -95,19 +97,13 @@ class SeparableNetwork(Parameters):
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, meter, over)
         parts = chunks_of(inputs, passes)
-        chunks = Chunks(lambda part: self._linearize_chunk(params, part), parts, passes.kept, meter)
+        chunks = Chunks(partial(self._linearize_chunk, params), parts, passes.kept, meter)
         return linearize_chunks(chunks, over, self)
 
     def _stream(
         self, params: dict[str, Tensor], inputs: Streamed, meter: WorkMeter, over: SampleSum
     ) -> FeatureLinearization:
-        def make(part: Batch) -> FeatureLinearization:
-            return self._linearize_chunk(params, part)
-
-        def run(part: Batch) -> Tensor:
-            with torch.no_grad():
-                return self.rows(self._run(params, part))
-
+        make, run = partial(self._linearize_chunk, params), partial(self._features, params)
         rows = len(inputs) * (prod(self.location.output_shape) // self.n_targets)
         return linearize_stream(make, run, (rows, self.n_features), inputs, meter, over, self.dtype)
 
@@ -155,27 +151,30 @@ class SeparableNetwork(Parameters):
     def _why_no_products(self, inputs: Inputs) -> str | None:
         if not self.n_theta:
             return None
-        theta = self.theta()
-        try:
-            with restored(self.model):
-                part = self._linearize_chunk(self.split(theta), inputs[:2])
-                part.vjp(torch.ones_like(part.features))
-                part.jvp(theta)
-        except Exception as error:
-            return f"torch cannot differentiate the model twice ({_first_line(error)})"
-        return None
+
+        def products(part: FeatureLinearization) -> None:
+            part.vjp(torch.ones_like(part.features))
+            part.jvp(self.theta())
+
+        error = self._error_in(products, inputs[:2])
+        return error and f"torch cannot differentiate the model twice ({error})"
 
     def why_no_jacobian(self, inputs: Inputs) -> str | None:
         """Why the Jacobian of every sample cannot be computed; None where it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
-        few, params = inputs[:2], self.split(self.theta())
+        few = inputs[:2]
+        ones = (1, len(few), self.n_features)
+        error = self._error_in(lambda part: list(part.jacobian(part.features.new_ones(ones))), few)
+        return error and f"torch.func.vmap cannot run the model ({error})"
+
+    def _error_in(self, use: Callable[[FeatureLinearization], object], few: Batch) -> str | None:
+        """What is wrong with a use of the linearisation, tried on a few samples."""
         try:
             with restored(self.model):
-                part = self._linearize_chunk(params, few)
-                list(part.jacobian(part.features.new_ones((1, len(few), self.n_features))))
+                use(self._linearize_chunk(self.split(self.theta()), few))
         except Exception as error:
-            return f"torch.func.vmap cannot run the model ({_first_line(error)})"
+            return (str(error) or type(error).__name__).splitlines()[0]
         return None
 
     def _linearize_chunk(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
@@ -235,10 +234,6 @@ class SeparableNetwork(Parameters):
         """The head's input at these parameters."""
         with _returning_its_input(self.location.head):
             return self.outputs(params, inputs)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @contextmanager
