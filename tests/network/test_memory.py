@@ -72,6 +72,15 @@ def test_a_chain_holds_the_inputs_of_its_layers_and_no_outputs():
 # -- how the budget is split
 
 
+def test_a_model_in_training_mode_is_measured_as_it_will_run():
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).double()
+    X = torch.rand(6, 3, dtype=F64)
+    evaluated = SeparableNetwork.of(model.eval(), X).measured(X)
+    trained = SeparableNetwork.of(model.train(), X).measured(X)
+    assert trained == evaluated
+    assert model.training
+
+
 def test_chunks_get_a_quarter_and_the_rest_is_kept():
     inputs, takes = torch.zeros(100, 3), Footprint(held=10, peak=50)
     assert PassPlan.within(4000, takes, inputs) == PassPlan(20, (4000 - 20 * 50) // 200)

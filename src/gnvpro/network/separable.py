@@ -145,7 +145,8 @@ class SeparableNetwork(Parameters):
 
         key = (shapes_of(inputs), seeds)
         if key not in self._footprints:
-            self._footprints[key] = footprint(passes, inputs[:4])
+            with evaluating(self.model):  # as it will run
+                self._footprints[key] = footprint(passes, inputs[:4])
         return self._footprints[key]
 
     def _why_no_products(self, inputs: Inputs) -> str | None:
