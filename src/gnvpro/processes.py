@@ -46,7 +46,8 @@ class Processes:
 
     def __init__(self, group: Any = None) -> None:
         self.group, self.rank, self.size = group, 0, 1
-        if group is None:
+        self.alone = group is None  # whether there is no group
+        if self.alone:
             return
         if not isinstance(group, dist.ProcessGroup):
             raise TypeError(
@@ -61,11 +62,6 @@ class Processes:
     def of(group: Any) -> Processes:
         """Those of a group, or themselves."""
         return group if isinstance(group, Processes) else Processes(group)
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is no group."""
-        return self.group is None
 
     @property
     def is_first(self) -> bool:

@@ -79,7 +79,9 @@ def test_a_value_is_made_once_per_chunk_and_pass(A):
 
 def test_what_others_hold_is_added_to_the_chunks(A):
     class Twice(Processes):
-        alone = False
+        def __init__(self) -> None:
+            super().__init__()
+            self.alone = False
 
         def total(self, part: Tensor) -> Tensor:
             return 2 * part
