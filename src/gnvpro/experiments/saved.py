@@ -181,16 +181,15 @@ def _check(config: dict[str, Any], metrics: dict[str, Any]) -> None:
             raise ValueError(f"{what} is damaged: gnvpro run did not write it")
 
 
-def _is_score(part: object, squares: bool) -> bool:
+def _is_score(part: Any, squares: bool) -> bool:
     """Mean and deviation of relative errors, or accuracies, overall and by class."""
-    if not isinstance(part, dict):
+    try:
+        if squares:
+            return _is_number(part["relative_error"]["mean"]) and _is_number(part["relative_error"]["std"])
+        shares = {k: v for k, v in part["class_accuracy"].items() if v is not None}
+        return _are_numbers(shares) and _is_number(part["accuracy"]) and "relative_error" not in part
+    except (TypeError, KeyError, IndexError, AttributeError):
         return False
-    if squares:
-        error = part.get("relative_error")
-        return isinstance(error, dict) and _is_number(error.get("mean")) and _is_number(error.get("std"))
-    shares = part.get("class_accuracy")
-    known = isinstance(shares, dict) and _are_numbers({k: v for k, v in shares.items() if v is not None})
-    return known and _is_number(part.get("accuracy")) and "relative_error" not in part
 
 
 def _are_numbers(values: dict[str, Any]) -> bool:

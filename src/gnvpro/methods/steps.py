@@ -85,7 +85,7 @@ class Steps(Generic[P]):
         longer_steps: bool = False,
     ) -> None:
         self.name, self.budget = name, budget
-        self.build: Callable[[P], LocalModel] = build
+        self.builder: Any = build if hasattr(build, "resume") else None  # where it remembers something
         self.region: TrustRegion[P] = TrustRegion(
             objective, build, point, bound, rule, self._affords_a_trial if longer_steps else None
         )
@@ -124,11 +124,6 @@ class Steps(Generic[P]):
         """One trial step."""
         report = self.region.iterate()
         return report and StepReport(report.accepted, report.ratio, report.radius, None, report.rank, self.name)
-
-    @property
-    def builder(self) -> Any:
-        """What builds the models, where it remembers something."""
-        return self.build if hasattr(self.build, "resume") else None
 
     def state(self) -> State:
         """The point, how its head was found, the loop, and what the builder remembers."""
