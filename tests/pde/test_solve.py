@@ -196,7 +196,8 @@ def test_a_step_minimises_the_damped_sum_of_squares(rows: int, variables: int, d
     torch.manual_seed(0)
     J, r = torch.randn(rows, variables, dtype=torch.float64), torch.randn(rows, dtype=torch.float64)
     model = RowModel(J, r, scaling=0.5)
-    step, norm, promised, used = model.solve_damped(damping)
+    made = model.solve_damped(damping)
+    step, norm, promised, used = made.d_x, made.norm, made.predicted_reduction, made.damping
     assert used == damping
     stationary = J.T @ (J @ step + r) + damping * model.metric * step
     assert float(stationary.abs().max()) < 1e-12

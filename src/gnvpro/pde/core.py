@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.methods.protocol import detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
 from gnvpro.network.evaluation import evaluating, warn_of_modes
-from gnvpro.pde.model import RowModel
 from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.checkpoint import load as load_checkpoint
@@ -28,7 +28,6 @@ from gnvpro.training.summary import summary_of
 
 __all__ = [
     "Checkpoint",
-    "DampedRows",
     "Damping",
     "History",
     "Journal",
@@ -37,10 +36,12 @@ __all__ = [
     "NielsenRule",
     "Record",
     "Status",
+    "Step",
     "StepReport",
     "TrustRegion",
     "agreed",
     "as_listener",
+    "damped_cholesky",
     "detached_copy",
     "evaluating",
     "fingerprint",
@@ -59,39 +60,3 @@ def fingerprint(model: nn.Module, tensors: Mapping[str, Tensor], settings: Mappi
         **{name: digest([tensor]) for name, tensor in tensors.items()},
         **{name: describe(name, value) for name, value in settings.items()},
     }
-
-
-class DampedRows:
-    """A `RowModel` as the loop wants its local models."""
-
-    def __init__(self, rows: RowModel) -> None:
-        self.rows = rows
-
-    @property
-    def gradient(self) -> Tensor:
-        """The gradient at the point."""
-        return self.rows.gradient
-
-    @property
-    def rank(self) -> int:
-        """The dimension of the space its steps come from."""
-        return self.rows.rank
-
-    @property
-    def scale(self) -> float:
-        """The largest entry on the diagonal of J'J, in the units of the metric."""
-        return self.rows.scale
-
-    @property
-    def first_radius(self) -> float:
-        """The length of a safely damped step."""
-        return self.solve_damped(1e-3 * self.scale).norm
-
-    def solve_within(self, radius: float) -> Step:
-        """Not a rule of this model: its steps are damped."""
-        raise TypeError("steps from rows are bounded by a damping, not by a radius")
-
-    def solve_damped(self, damping: float) -> Step:
-        """The step for this damping."""
-        d_x, norm, promised, used = self.rows.solve_damped(damping)
-        return Step(d_x.detach(), norm, promised, used)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.network.derivatives.blocks import add_square
+from gnvpro.pde.core import Step, damped_cholesky
 from gnvpro.pde.eliminate import solve_triangular
 
 LEAST_SHARE = 1e-8  # of the largest column: a variable that moves nothing here must not be free to move anywhere
@@ -31,7 +32,7 @@ ROUNDING = 1e-15  # damping below this share of the largest squared singular val
 
 
 class RowModel:
-    """|J s + r|^2 / 2 around a point."""
+    """|J s + r|^2 / 2 around a point: the local model of the loop."""
 
     def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5) -> None:
         squares = J.square().sum(0)
@@ -70,8 +71,17 @@ class RowModel:
         add_square(gram, K, blocks=GRAM_BLOCKS)
         return gram
 
-    def solve_damped(self, damping: float) -> tuple[Tensor, float, float, float]:
-        """The step, its length, the reduction promised and the damping in use."""
+    @property
+    def first_radius(self) -> float:
+        """The length of a safely damped step."""
+        return self.solve_damped(1e-3 * self.scale).norm
+
+    def solve_within(self, radius: float) -> Step:
+        """Not a rule of this model: its steps are damped."""
+        raise TypeError("steps from rows are bounded by a damping, not by a radius")
+
+    def solve_damped(self, damping: float) -> Step:
+        """The step for this damping, or for one in use above it where rounding asks for more."""
         rows, width = self.J.shape
         if rows < width:
             y, promised, damping = self._by_rows(damping)
@@ -79,17 +89,17 @@ class RowModel:
             y, promised, damping = self._by_gram(damping)
         else:
             y, promised = self._by_triangle(damping)
-        return y / self.root, float(torch.linalg.vector_norm(y)), promised, damping
+        return Step((y / self.root).detach(), float(torch.linalg.vector_norm(y)), promised, damping)
 
     def _by_rows(self, damping: float) -> tuple[Tensor, float, float]:
         damping = max(damping, ROUNDING * float(self._gram.diagonal().max()))
-        factor, damping = _cholesky(self._gram, damping)
+        factor, damping = damped_cholesky(self._gram, damping)
         y = -(self._scaled.T @ torch.cholesky_solve(self.residual[:, None], factor)[:, 0])
         moved = self._scaled @ y
         return y, -float(self.residual @ moved + 0.5 * moved @ moved), damping
 
     def _by_gram(self, damping: float) -> tuple[Tensor, float, float]:
-        factor, damping = _cholesky(self._gram, damping)
+        factor, damping = damped_cholesky(self._gram, damping)
         y = -torch.cholesky_solve((self.gradient / self.root)[:, None], factor)[:, 0]
         moved = self._scaled @ y
         return y, float(0.5 * moved @ moved + damping * y @ y), damping
@@ -104,14 +114,3 @@ class RowModel:
         y = -solve_triangular(inner[:width, :width], inner[:width, width])
         moved = R @ y
         return y, -float(along @ moved + 0.5 * moved @ moved)
-
-
-def _cholesky(matrix: Tensor, damping: float) -> tuple[Tensor, float]:
-    """The factor of matrix + damping I, from the lower triangle; with more damping where rounding asks for it."""
-    while True:
-        damped = matrix.clone()
-        damped.diagonal().add_(damping)
-        factor, info = torch.linalg.cholesky_ex(damped)
-        if not info.item() or not math.isfinite(damping):
-            return factor, damping
-        damping *= 10

@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gnvpro.pde.core import DampedRows, LinearOperator, symmetric
+from gnvpro.pde.core import LinearOperator, symmetric
 from gnvpro.pde.eliminate import Fit, eliminate, fit_at
 from gnvpro.pde.model import RowModel
 from gnvpro.pde.system import Carried, System
@@ -212,6 +212,6 @@ class JointObjective(EquationObjective):
         return self.start(theta, W)
 
 
-def local_model(point: EquationPoint) -> DampedRows:
+def local_model(point: EquationPoint) -> RowModel:
     """What steps from a point come from."""
-    return DampedRows(RowModel(point.jacobian, point.fitted.residual))
+    return RowModel(point.jacobian, point.fitted.residual)
