@@ -24,7 +24,6 @@ from gnvpro.methods.steps import QuasiNewtonSteps
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.work import WorkMeter
 from gnvpro.networks import NeuralODE
-from gnvpro.processes import Processes
 
 INPUTS = torch.rand(150, 3, generator=torch.Generator().manual_seed(5), dtype=F64) * 4 - 2
 LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2].sin()).long() + (INPUTS.square().sum(1) > 4).long()
@@ -274,7 +273,7 @@ def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
     )
     budget = Budget(problem.meter, math.inf)
     assert Costs(gnvpro.Dense(), False, problem, budget).kind == "seconds"
-    monkeypatch.setattr(Processes, "alone", property(lambda self: False))
+    monkeypatch.setattr(problem.processes, "alone", False)
     assert Costs(gnvpro.Dense(), False, problem, budget).kind == "counts"
 
 
