@@ -131,7 +131,9 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
     handles, names = grid[0, 0].get_legend_handles_labels()
     line = need("matplotlib.lines", "plot").Line2D
     handles += [line([], [], color="0.3"), line([], [], color="0.3", ls="--")]
-    figure.legend(handles, [*names, "training", "validation"], loc="outside lower center", ncols=7, frameon=False)
+    names = [*names, "training", "validation"]
+    columns = int(11 / (0.6 + 0.085 * max(map(len, names))))  # inches: of the figure, of a line, of a character
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
