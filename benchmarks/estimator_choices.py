@@ -5,9 +5,11 @@
     python benchmarks/estimator_choices.py ranks             the rank of each value beside it
     python benchmarks/estimator_choices.py start             first penalties that do not grow with a unit's inputs
     python benchmarks/estimator_choices.py biases            penalties on biases smaller or larger than on weights
+    python benchmarks/estimator_choices.py relevance         one penalty for all columns; one for each wherever possible
+    python benchmarks/estimator_choices.py many-relevance    the same on tables of more rows, one split
     python benchmarks/estimator_choices.py calibrated
 
-Per set the error (regression) or log loss, then geometric means and the sum of the processor seconds.
+Per set the error (regression) or log loss, then geometric means, mean per cent of wrong labels, sum of the processor seconds.
 Needs `pip install ".[tables]"`.
 """
 
@@ -115,6 +117,12 @@ SCALES = (0.3, 1.0, 3.0, 10.0)  # of biases
 SMALL = "diabetes,auto,bdims,cps1985,dietox,housing,college,mixture,arm"
 LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
+SMALL_LABELS = "glass,iris,wine,olive,mroz,biopsy,two-class,oj,swiss-labor,hawks"
+RELEVANCE = [
+    DEFAULT,
+    Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: None}),
+    Variant("one penalty for each column wherever possible", {}, {"gnvpro.sklearn.relevance.LEAST_GAIN": -np.inf}),
+]
 QUESTIONS = {
     "regression": Question(
         [
@@ -149,12 +157,14 @@ QUESTIONS = {
         SMALL,
         2,
     ),
+    "relevance": Question(RELEVANCE, f"{SMALL},{SMALL_LABELS},hull,suburb,building,tasting,credit,biomass,guns", 3),
+    "many-relevance": Question(RELEVANCE, f"{LABELS},wa-churn,stack,lending,diamonds,airfare,storms,chicago,plant"),
     "calibrated": Question([DEFAULT, Variant("calibrated", {"calibrated": True})], "glass,iris,olive,email", 2),
 }
 
 
-def measure(table: TableSet, variant: Variant, split: int) -> tuple[float, float]:
-    """Error or log loss, and processor seconds."""
+def measure(table: TableSet, variant: Variant, split: int) -> tuple[float, float, float]:
+    """Error or log loss, per cent of wrong labels, and processor seconds."""
     X, y = table.load()
     labels = y if table.classification else None
     Xa, Xb, ya, yb = train_test_split(X, y, test_size=0.2, random_state=split, stratify=labels)
@@ -166,8 +176,9 @@ def measure(table: TableSet, variant: Variant, split: int) -> tuple[float, float
         model = kind(random_state=split, **variant.settings).fit(Xa, ya)
         seconds = time.process_time() - begun
     if table.classification:
-        return float(log_loss(yb, np.clip(model.predict_proba(Xb), 1e-15, 1))), seconds
-    return float(np.sqrt(np.mean((model.predict(Xb) - yb) ** 2)) / np.std(ya)), seconds
+        wrong = 100 * float(np.mean(model.predict(Xb) != yb))
+        return float(log_loss(yb, np.clip(model.predict_proba(Xb), 1e-15, 1))), wrong, seconds
+    return float(np.sqrt(np.mean((model.predict(Xb) - yb) ** 2)) / np.std(ya)), 0.0, seconds
 
 
 def main() -> None:
@@ -177,7 +188,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     tables = [TABLES[name] for name in question.sets.split(",")]
-    found = np.zeros((len(tables), len(question.variants), 2))
+    found = np.zeros((len(tables), len(question.variants), 3))
     for i, table in enumerate(tables):
         for j, variant in enumerate(question.variants):
             found[i, j] = np.mean([measure(table, variant, split) for split in range(question.splits)], axis=0)
@@ -189,7 +200,8 @@ def main() -> None:
             for label, kind in (("error", False), ("log loss", True))
             if (kinds == kind).any()
         ]
-        print(f"{variant.name}: {', '.join(means)}, {found[:, j, 1].sum():.1f} s")
+        wrong = f", {found[kinds, j, 1].mean():.2f}% wrong" if kinds.any() else ""
+        print(f"{variant.name}: {', '.join(means)}{wrong}, {found[:, j, 2].sum():.1f} s")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from gnvpro.objectives.evidence import DenseJointMatrix, Penalties, evidence
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.quadrature import KrylovJointMatrix
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.training.penalty_search import assembled
+from gnvpro.training.judgement import assembled
 
 F64 = torch.float64
 AT = Penalties(3e-3, 2e-2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -93,6 +94,34 @@ def test_a_ring_is_learnt_although_strong_penalties_see_nothing_in_it(seed: int)
     assert result.history[-1].accuracy == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("loss", ["least_squares", "logistic", "multinomial"])
+@pytest.mark.parametrize("inputs", [2, 5])
+def test_a_sine_is_learnt_although_strong_penalties_see_a_line_in_it(inputs: int, loss: str) -> None:
+    x = 2 * torch.rand(300, inputs, dtype=F64, generator=torch.Generator().manual_seed(0)) - 1
+    x = x / x.std(0)
+    y = torch.sin(3.5 * x[:, 0])
+    targets = {"least_squares": y[:, None], "logistic": (y > 0).to(F64), "multinomial": (y > 0).long()}[loss]
+    model = network(inputs, width=16, outputs=2 if loss == "multinomial" else 1)
+    result = gnvpro.train(model, x, targets, loss=loss, solver="dense", **AUTO)
+    last = result.history[-1]
+    if loss == "least_squares":
+        assert last.loss < 0.02 * float(y.var())
+    else:
+        assert last.accuracy > 0.97
+
+
+def test_a_line_with_much_noise_is_returned_to_soon() -> None:
+    x = torch.randn(200, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
+    y = x[:, :1] + 1.5 * torch.randn(200, 1, dtype=F64, generator=torch.Generator().manual_seed(1))
+    result = gnvpro.train(network(4, width=16), x, y, loss="least_squares", **AUTO)
+    with patch("gnvpro.training.penalty_search.MAX_RESTARTS", 0):
+        without = gnvpro.train(network(4, width=16), x, y, loss="least_squares", **AUTO)
+    judged = [value for value in result.history.column("evidence") if value is not None]
+    assert min(judged) < without.chosen.log_evidence - 20  # weaker penalties were tried
+    assert result.chosen.log_evidence == pytest.approx(without.chosen.log_evidence, abs=1e-6)
+    assert len(result.history) < len(without.history) + 20
+
+
 def test_no_round_is_kept_that_the_evidence_does_not_confirm() -> None:
     x, y = wave(120, 1.0)
     result = gnvpro.train(network(width=30), x, y, loss="least_squares", **AUTO)
@@ -179,11 +208,15 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("at", [4, 20, 45])
-@pytest.mark.parametrize("solver", ["dense", "hybrid"])
-def test_resumed_to_the_same_bits(tmp_path: Path, at: int, solver: str) -> None:
+RUNS = [("dense", 0.1, 4), ("dense", 0.1, 20), ("dense", 0.1, 45), ("hybrid", 0.1, 4), ("hybrid", 0.1, 20)]
+
+
+@pytest.mark.parametrize(
+    ("solver", "noise", "at"), [*RUNS, ("hybrid", 0.1, 45), ("dense", 2.0, 20), ("dense", 2.0, 37)]
+)
+def test_resumed_to_the_same_bits(tmp_path: Path, solver: str, noise: float, at: int) -> None:
     settings = {"loss": "least_squares", "solver": solver, "work": 200, **AUTO}
-    x, y = wave(80, 0.1)
+    x, y = wave(80, noise)  # with so much noise the search begins again with weaker penalties
     whole = network()
     straight = gnvpro.train(whole, x, y, **settings)
 

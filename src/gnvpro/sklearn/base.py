@@ -16,12 +16,11 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
@@ -30,7 +29,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 
 from gnvpro.arguments import check_choice, check_count
-from gnvpro.head.eliminator import WarmStart, append_bias_column
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating
@@ -38,12 +36,10 @@ from gnvpro.networks import MLP
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
-from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.sklearn.relevance import column_scales
 from gnvpro.sklearn.scaling import Standardize, compress_tails
-from gnvpro.training.result import Result
+from gnvpro.sklearn.trained import Array, Part, Samples, Trained, spread_of
 from gnvpro.training.train import train
-
-Array = NDArray[Any]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
@@ -59,30 +55,10 @@ MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 BATCHED_PENALTY = 1.0  # divided by the number of samples: for methods on batches, which cannot search
 
 
-@dataclass(frozen=True)
-class Part:
-    """Samples to train on, or to hold out."""
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor
-
-    def take(self, rows: Array) -> Part:
-        """Some of them."""
-        return Part(self.inputs[rows], self.targets[rows], self.weights[rows])
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A model, how it was trained, and what it minimises."""
-
-    model: nn.Sequential
-    result: Result
-    problem: Problem
-
-
 class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
+
+    _columns: Tensor  # what scaled inputs are multiplied by
 
     def __init__(
         self,
@@ -113,11 +89,15 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.memory = verbose, memory
 
-    def _fit(self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None) -> None:
+    def _fit(
+        self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None
+    ) -> Trained:
         """Train on inputs and targets in their final form."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        scaling = scaling_of(X, weights) if self.standardize else OrderedDict()
+        begins = not (self.warm_start and hasattr(self, "module_"))
+        columns = torch.ones(X.shape[1], dtype=torch.float64) if begins else self._columns
+        scaling = scaling_of(X, weights, columns) if self.standardize else OrderedDict()
         inputs = nn.Sequential(scaling)(torch.tensor(X))
         goals, shares = torch.tensor(targets), torch.tensor(weights)
         rows, held_out = np.arange(len(X)), None
@@ -126,23 +106,33 @@ class NetworkEstimator(BaseEstimator, ABC):
                 rows, test_size=self.validation_fraction, random_state=seed, stratify=labels
             )
         whole = Part(inputs, goals, shares)
-        part, rest = whole.take(rows), None if held_out is None else whole.take(held_out)
-        trained, part, rest = self._train_in_units(loss, part, rest, n_outputs, seed)
-        self._learn_posterior(trained, part, rest, seed)
-        result, model = trained.result, trained.model
+        samples = Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
+        trained = self._train_in_units(loss, samples, n_outputs, seed)
+        if begins and self.standardize and (scales := self._relevances(trained)) is not None:
+            again = self._train_in_units(loss, samples.scaled(scales), n_outputs, seed)
+            if again.log_evidence > trained.log_evidence:
+                trained, columns = again, scales
+                scaling = scaling_of(X, weights, columns)
+        self._learn_posterior(trained, seed)
+        result, self._columns = trained.result, columns
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
         self.loss_curve_ = result.history.column("loss")
         self.n_iter_ = sum(record.note is None for record in result.history) - 1
-        self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *model.named_children()])).eval()
+        self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *trained.model.named_children()])).eval()
+        return trained
 
-    def _train_in_units(
-        self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int
-    ) -> tuple[Trained, Part, Part | None]:
-        """A model, and the samples with targets in the units that it was trained in."""
-        return self._train(loss, part, rest, n_outputs, seed), part, rest
+    def _relevances(self, trained: Trained) -> Tensor | None:
+        """What to multiply the columns by before another training, where that pays and nobody capped the work."""
+        searched = self.theta_penalty == "auto" and trained.result.chosen is not None
+        return column_scales(trained) if searched and self.work is None and self.max_iter is None else None
 
-    def _train(self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int) -> Trained:
+    def _train_in_units(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
+        """A model, with targets in units that suit them."""
+        return self._train(loss, samples, n_outputs, seed)
+
+    def _train(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
         """A model of these samples; those held out say when to stop."""
+        part, rest = samples.part, samples.rest
         features = self._make_features(part.inputs.shape[1], float(part.weights.sum()), seed)
         head = nn.Linear(_n_features(features, part.inputs[:2]), n_outputs).double()
         model = nn.Sequential(OrderedDict(features=features, head=head))
@@ -169,7 +159,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             sample_weight=part.weights,
             memory=self.memory,
         )
-        return Trained(model, result, problem)
+        return Trained(model, result, problem, samples)
 
     def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
         """Loss, method and penalties, as `train` takes them."""
@@ -185,7 +175,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         return {"loss": loss, "method": method, "sample_weight": part.weights, **penalties}
 
     @abstractmethod
-    def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
+    def _learn_posterior(self, trained: Trained, seed: int) -> None:
         """Find out what is not known about the trained model, from the samples it was trained on or those held out."""
 
     def _make_features(self, n_inputs: int, n_samples: float, seed: int) -> nn.Module:
@@ -271,14 +261,14 @@ def columns_of_words(X: Any) -> list[str]:
     ]
 
 
-def scaling_of(X: Array, weights: Array) -> OrderedDict[str, nn.Module]:
-    """The modules that scale the inputs, by name."""
+def scaling_of(X: Array, weights: Array, columns: Tensor) -> OrderedDict[str, nn.Module]:
+    """The modules that scale the inputs, by name; at the end columns are multiplied by these numbers."""
     tails = compress_tails(X, weights)
     if tails is not None:
         X = tails(torch.tensor(X)).numpy()
     scaler = StandardScaler().fit(X, sample_weight=weights)
     first = {} if tails is None else {"tails": tails}
-    return OrderedDict(**first, scaling=Standardize(scaler.mean_, scaler.scale_))
+    return OrderedDict(**first, scaling=Standardize(scaler.mean_, scaler.scale_ / columns.numpy()))
 
 
 def usual_width(n_samples: float) -> int:
@@ -292,24 +282,6 @@ def usual_solver(loss: str, part: Part, model: nn.Module) -> str:
     n_targets = part.targets.shape[-1] if loss == "least_squares" else 1
     rows = len(part.targets) * min(n_targets, q)
     return "dense" if loss != "multinomial" and rows * q**2 + q**3 / 3 <= MAX_EXACT_FLOPS else "hybrid"
-
-
-def trained_point(problem: Problem) -> ReducedPoint:
-    """The reduced objective where training ended."""
-    return problem.reduced.start(problem.theta(), WarmStart(problem.W()))
-
-
-def spread_of(posterior: JointPosterior | HeadPosterior, model: nn.Module, inputs: Tensor) -> Tensor:
-    """How much is not known about the outputs of a chain of features and head."""
-    if isinstance(posterior, HeadPosterior):
-        return posterior.spread(features_of(model, inputs))
-    return posterior.spread(model, inputs)
-
-
-def features_of(model: Any, inputs: Tensor) -> Tensor:
-    """What the head, the last of a chain of modules, is given, and the column of ones."""
-    with torch.no_grad():
-        return append_bias_column(model[:-1](inputs), True)
 
 
 def _n_features(features: nn.Module, inputs: Tensor) -> int:

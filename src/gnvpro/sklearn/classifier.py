@@ -15,8 +15,9 @@ from torch import nn
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
-from gnvpro.sklearn.base import Array, NetworkEstimator, Part, Trained, trained_point
-from gnvpro.training.penalty_search import is_assembled, joint_posterior
+from gnvpro.sklearn.base import NetworkEstimator
+from gnvpro.sklearn.trained import Array, Trained, trained_point
+from gnvpro.training.judgement import is_assembled, joint_posterior
 
 
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):
@@ -95,7 +96,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         self._fit(X, labels, 1 if n == 2 else n, "logistic" if n == 2 else "multinomial", weights, labels)
         return self
 
-    def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
+    def _learn_posterior(self, trained: Trained, seed: int) -> None:
         problem = trained.problem
         self._posterior: JointPosterior | HeadPosterior | None = None
         if self.calibrated and is_assembled(problem):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,8 +17,9 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
 from gnvpro.objectives.problem import Problem
 from gnvpro.problem.misfit import Misfit
-from gnvpro.sklearn.base import NetworkEstimator, Part, Trained, features_of, spread_of, trained_point
-from gnvpro.training.penalty_search import is_assembled, joint_posterior
+from gnvpro.sklearn.base import NetworkEstimator
+from gnvpro.sklearn.trained import Part, Samples, Trained, features_of, spread_of, trained_point
+from gnvpro.training.judgement import is_assembled, joint_posterior
 
 
 class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
@@ -64,9 +64,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         scaler = StandardScaler().fit(targets, sample_weight=weights) if self.standardize else None
         scaled = targets if scaler is None else scaler.transform(targets)
         self.noise_std_: Any = None
-        self._units = torch.ones(self.n_outputs_, dtype=torch.float64)
-        self._fit(X, scaled, self.n_outputs_, "least_squares", weights, None)
-        scale = self._units if scaler is None else self._units * torch.from_numpy(scaler.scale_)
+        units = self._fit(X, scaled, self.n_outputs_, "least_squares", weights, None).units
+        scale = units * (torch.ones(self.n_outputs_).double() if scaler is None else torch.from_numpy(scaler.scale_))
         head = self.module_.get_submodule("head")
         with torch.no_grad():
             head.get_parameter("weight").mul_(scale[:, None])
@@ -75,34 +74,28 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         self._flat = y.ndim == 1
         return self
 
-    def _train_in_units(
-        self, loss: str, part: Part, rest: Part | None, n_outputs: int, seed: int
-    ) -> tuple[Trained, Part, Part | None]:
+    def _train_in_units(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
         """Again with targets in units of their noise, as long as it differs and the evidence, which has one for all, grows."""
-        found, highest, units = None, -math.inf, self._units
+        found, units = None, torch.ones(n_outputs, dtype=torch.float64)
         for _ in range(MAX_TRAININGS):
-            here, held = (
-                None if each is None else replace(each, targets=each.targets / units) for each in (part, rest)
-            )
-            assert here is not None
-            trained = self._train(loss, here, held, n_outputs, seed)
+            trained = self._train(loss, samples.in_units(units), n_outputs, seed)
             chosen = trained.result.chosen
             if chosen is None:
-                return trained, here, held
+                return trained
             log = chosen.log_evidence - trained.problem.n_observed * float(units.log().sum())
-            if found is not None and log <= highest:
+            if found is not None and log <= found.log_evidence:
                 break
             noise = units * units.new_tensor(chosen.noise)
             chosen = replace(chosen, noise=tuple(noise.tolist()), log_evidence=log)
-            found = replace(trained, result=replace(trained.result, chosen=chosen)), here, held
-            highest, self._units = log, units
+            found = replace(trained, result=replace(trained.result, chosen=chosen), units=units)
             if float((noise / units).max()) <= SIMILAR_NOISE * float((noise / units).min()):
                 break
             units = (noise / noise.max()).clamp_min(LEAST_UNIT)
         assert found is not None
         return found
 
-    def _learn_posterior(self, trained: Trained, part: Part, rest: Part | None, seed: int) -> None:
+    def _learn_posterior(self, trained: Trained, seed: int) -> None:
+        part, rest = trained.samples.part, trained.samples.rest
         self._posterior, variance, fitted = posterior_and_noise(trained.problem)
         by_hand = trained.result.chosen is None
         most, folds = (MAX_FITTED_BY_HAND, FOLDS_BY_HAND) if by_hand else (MAX_FITTED, FOLDS)
@@ -120,7 +113,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         """Models that have not seen a part of the samples, and that part: residuals that much was fitted to say little."""
         for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
             seen = part.take(np.setdiff1d(np.arange(len(part.inputs)), fold))
-            yield self._train("least_squares", seen, None, self.n_outputs_, seed), part.take(fold)
+            yield self._train("least_squares", Samples(seen, None), self.n_outputs_, seed), part.take(fold)
 
     def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
         """From such residuals, in units of what those models expect."""

@@ -5,8 +5,10 @@
       lower                 go on with the same penalties for a LONG_ROUND; if it is still lower, the search is over
 
 It is also over when a round gains next to nothing. The model with the highest evidence is the one returned, with its
-penalties. Where that model learnt nothing, as strong penalties may lead to, the search begins again with weaker ones, and
-the higher evidence decides.
+penalties. Where that model learnt little, as strong penalties may lead to, the search begins again with weaker ones, and
+the higher evidence decides. Little: its misfit is more than half of the misfit of the best constant, with hardly more effective
+parameters than a linear model has. Such a model may be all there is to learn, or one that no small step leads away from
+(a linear fit to several periods of a sine); the evidence of the second search shows it within MAX_BEHIND rounds.
 
 The slopes hold theta and W; but these follow. On noisy data the evidence falls while Phi does, at the same penalties, when
 units part that had been one and fit the noise. More training would not bring it back, so a search ends soon after the
@@ -23,87 +25,21 @@ from typing import Any
 
 from torch import Tensor
 
-from gnvpro.head.eliminator import WarmStart
-from gnvpro.head.newton import DENSE_HEAD
-from gnvpro.methods.solvers import Dense, count_directions
-from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
-from gnvpro.network.subspace import Subspace, choose_subspace
-from gnvpro.objectives.evidence import (
-    DenseJointMatrix,
-    Evidence,
-    JointMatrix,
-    Penalties,
-    dense_joint_matrix,
-    evidence,
-    noise_by_target,
-)
-from gnvpro.objectives.joint_posterior import JointPosterior
+from gnvpro.minimize.step_rules import Bound
+from gnvpro.objectives.evidence import Penalties
 from gnvpro.objectives.problem import Problem, Searched
-from gnvpro.objectives.quadrature import KrylovJointMatrix
-from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.judgement import LEAST_PENALTY, Chosen, Round, judged, learnt_little, passes_of_a_judgement
 
 REACH = math.log(10.0)  # by which the logarithm of a penalty may change in a round
 MAX_FAILURES = 2  # rounds in a row at which the evidence is lower
-MAX_RESTARTS = 2  # from a model that learnt nothing, with penalties
+MAX_RESTARTS = 2  # from a model that learnt little, with penalties
 WEAKER = 1e-2  # times as strong
+MAX_BEHIND = 2  # rounds after a restart at which the evidence is lower than before it
 ROUND = 4.0  # iterations, if it takes as many
 LONG_ROUND = 8.0  # after the evidence fell
 CHEAP_STEP = 0.2  # what a quasi-Newton step counts for
 SETTLED = 1e-3  # relative decrease of Phi in three iterations: there is nothing more to wait for
 LEAST_GAIN = 1e-3  # of the log evidence, per number fitted to; ten times as much ends a search on its first plateau
-MAX_DIRECTIONS = 1500  # up to which, and
-MAX_FLOPS = 3e10  # for which, the matrix is assembled
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Penalties found from the data, and what they say about it."""
-
-    theta_penalty: float
-    head_penalty: float
-    noise: tuple[float, ...]  # standard deviation for each target; empty where the loss is not least squares
-    effective_parameters: float  # that the data determine
-    log_evidence: float
-
-    @staticmethod
-    def of_state(saved: dict[str, Any]) -> Chosen:
-        """From plain numbers."""
-        return Chosen(**{**saved, "noise": tuple(saved["noise"])})
-
-
-@dataclass(frozen=True)
-class Round:
-    """The model that a round led to."""
-
-    penalties: Penalties
-    theta: Tensor
-    W: Tensor
-    bound: Bound | None
-    chosen: Chosen
-    targets: tuple[float, float]  # penalties to go to
-
-    def state(self) -> dict[str, Any]:
-        """As plain tensors and numbers."""
-        return {
-            "penalties": asdict(self.penalties),
-            "theta": self.theta,
-            "W": self.W,
-            "bound": saved_bound(self.bound),
-            "chosen": asdict(self.chosen),
-            "targets": list(self.targets),
-        }
-
-    @staticmethod
-    def of_state(saved: dict[str, Any]) -> Round:
-        """The reverse."""
-        return Round(
-            Penalties(**saved["penalties"]),
-            saved["theta"],
-            saved["W"],
-            loaded_bound(saved["bound"]),
-            Chosen.of_state(saved["chosen"]),
-            (saved["targets"][0], saved["targets"][1]),
-        )
 
 
 @dataclass
@@ -117,8 +53,9 @@ class PenaltySearch:
     last: Chosen | None = None  # what the last round said
     failures: int = 0
     origin: Tensor | None = None  # theta at the beginning
-    trivial: Round | None = None  # a model that learnt nothing, from which the search began again with weaker penalties
+    trivial: Round | None = None  # a model that learnt little, from which the search began again with weaker penalties
     restarts: int = 0
+    behind: int = 0  # rounds since the restart with less evidence than before it
     over: bool = False
     length: float = ROUND
     effort: float = 0.0  # iterations of this round
@@ -176,10 +113,14 @@ class PenaltySearch:
             self.failures += 1
             self.over = self.failures >= MAX_FAILURES
         assert self.best is not None
+        if self.trivial is not None and self.highest is self.trivial:
+            self.behind += 1
+            if self.behind >= MAX_BEHIND:
+                self.failures, self.over = MAX_FAILURES, True
         self.length = ROUND if self.failures == 0 else LONG_ROUND
         if self.failures > 0 and not self.over:
             return made
-        if self.over and self.restarts < MAX_RESTARTS and self.best.chosen.effective_parameters < len(W) + 1:
+        if self.over and self.restarts < MAX_RESTARTS and learnt_little(problem, self.best):
             return self._restart(self.best)
         if self.over and self.highest is not None:
             self.best = self.highest
@@ -196,6 +137,7 @@ class PenaltySearch:
         """Begin again: strong penalties can hold theta at zero, where nothing draws it away (inside or outside of a ring)."""
         self.trivial, self.best, self.over = self.highest, None, False
         self.restarts, self.failures, self.length = self.restarts + 1, 0, LONG_ROUND
+        self.behind = 0
         assert self.origin is not None
         now, weaker = trivial.penalties, WEAKER**self.restarts
         self.penalties = Penalties(
@@ -240,65 +182,3 @@ class PenaltySearch:
                 "last": saved["last"] and Chosen.of_state(saved["last"]),
             },
         )
-
-
-LEAST_PENALTY = 1e-14
-
-
-def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:
-    """The evidence at theta, the head eliminated there with the problem's penalties."""
-    problem = problem.with_passes(Dense().pass_plan(problem)) if is_assembled(problem) else problem
-    point = problem.reduced.start(theta, WarmStart(W))
-    at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    found = evidence(point, joint_matrix(point), at, problem.n_observed)
-    point.free()
-    chosen = Chosen(at.theta, at.head, noise(point, found), found.gamma, found.log)
-    return Round(at, theta, point.W, bound, chosen, found.targets)
-
-
-def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
-    """The standard deviation of each target's noise, for least squares."""
-    problem = point.problem
-    if not problem.misfit.identity_hessian:
-        return ()
-    return tuple(float(v) for v in noise_by_target(point, found, problem.n_observed).sqrt())
-
-
-def joint_matrix(point: ReducedPoint) -> JointMatrix:
-    """The joint Gauss-Newton matrix: assembled, or known by products where it is large."""
-    return assembled(point)[0] if is_assembled(point.problem) else KrylovJointMatrix(point)
-
-
-def assembled(point: ReducedPoint) -> tuple[DenseJointMatrix, Subspace]:
-    """The matrix, and the directions in theta that it is in."""
-    problem = point.problem
-    prior = replace(problem.theta_penalty, alpha=1.0).hessian(point.theta)
-    subspace = choose_subspace(problem.network.model, problem.network.parameters, point.theta, prior)
-    return dense_joint_matrix(point, subspace, subspace.reduce(subspace.reduce(prior).T)), subspace
-
-
-def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[ReducedPoint, JointPosterior, Evidence]:
-    """The point at theta, what is not known there, and the evidence; where the matrix can be assembled."""
-    point = problem.with_passes(Dense().pass_plan(problem)).reduced.start(theta, WarmStart(W))
-    matrix, subspace = assembled(point)
-    at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    posterior = JointPosterior.of(point, matrix, subspace, problem.n_independent)
-    return point, posterior, evidence(point, matrix, at, problem.n_observed)
-
-
-def is_assembled(problem: Problem) -> bool:
-    """Whether the joint matrix is small enough, and the rows of the Jacobian can be had."""
-    q, network = count_directions(problem), problem.network
-    rows = problem.n_observed * min(network.n_targets, network.n_features)
-    small_head = problem.misfit.identity_hessian or network.n_targets * (network.n_features + 1) <= DENSE_HEAD
-    if q == 0:
-        return small_head
-    small = q <= MAX_DIRECTIONS and rows * q**2 <= MAX_FLOPS and small_head
-    return small and problem.eliminator.inverse_is_exact and Dense().why_not(problem) is None
-
-
-def passes_of_a_judgement(problem: Problem) -> int:
-    """Work that it takes: the model, and the rows of the Jacobian or two Krylov spaces."""
-    if is_assembled(problem):
-        return 1 + min(problem.network.n_targets, problem.network.n_features)
-    return 2 + 4 * KrylovJointMatrix.rank

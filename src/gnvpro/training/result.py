@@ -14,7 +14,7 @@ from gnvpro.extras import need
 from gnvpro.files import replacing
 from gnvpro.minimize.status import Status
 from gnvpro.training.history import History
-from gnvpro.training.penalty_search import Chosen
+from gnvpro.training.judgement import Chosen
 from gnvpro.training.summary import Summary, model_card, summary_of
 
 if TYPE_CHECKING:

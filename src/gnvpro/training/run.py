@@ -34,10 +34,11 @@ from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
 from gnvpro.training.history import History, Record
 from gnvpro.training.journal import Journal
+from gnvpro.training.judgement import Chosen, judged
 from gnvpro.training.keeper import Best, Keeper
 from gnvpro.training.levels import prolongated
 from gnvpro.training.listeners import Listener
-from gnvpro.training.penalty_search import Chosen, PenaltySearch, judged
+from gnvpro.training.penalty_search import PenaltySearch
 from gnvpro.training.plan import Cursor, Plan
 from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import Improved, Rise, Scores

@@ -1,0 +1,51 @@
+"""How much each column of the inputs matters: one penalty per column, from the evidence (MacKay and Neal's relevances).
+
+One penalty a1 for all of theta treats columns alike. Where few of them matter, it is too strong for their weights, which are
+large, and too weak for all others, which then fit noise. With a penalty a_j for the weights w_j of column j, out of the first
+layer's h units,
+
+    d log E / d log a_j  =  1/2 (gamma_j - pull_j),      gamma_j = h - a1 tr (S^-1)_jj,      pull_j = n a1 |w_j|^2 / v
+
+(see `gnvpro.objectives.evidence`), so that the slope vanishes near a_j = a1 gamma_j / pull_j. A penalty a1 on a column
+multiplied by s_j is a penalty a1 / s_j^2 on the column as it was; hence relevances are scales of the inputs:
+
+    s_j  =  (pull_j + 1) / (gamma_j + 1),      brought to a mean square of one.
+
+That is two of these steps at once, because after one of them the slopes still point the same way; the ones keep columns that
+the data say nothing about where they are. There are as many numbers to fit as columns. They are worth a training of their own
+where the slopes promise more than one of log evidence for each; the higher evidence then decides.
+
+Legend: s -> scales, S^-1 -> variances, v -> noise.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnvpro.networks import MLP
+from gnvpro.sklearn.trained import Trained
+from gnvpro.training.judgement import is_assembled, joint_posterior
+
+LEAST_GAIN = 1.0  # of log evidence for each column, by the slopes
+
+
+def column_scales(trained: Trained) -> Tensor | None:
+    """What to multiply the columns by; None where that promises too little, or cannot be found out."""
+    problem, features = trained.problem, trained.model.get_submodule("features")
+    if not isinstance(features, MLP) or not features.widths or not is_assembled(problem):
+        return None
+    gamma, pull = slopes_by_column(trained, features.get_parameter("0.weight").detach())
+    scales = (pull + 1) / (gamma + 1)
+    scales = scales / scales.square().mean().sqrt()
+    gain = 0.5 * ((pull - gamma) * scales.log()).sum()
+    return scales if float(gain) > LEAST_GAIN * len(scales) else None
+
+
+def slopes_by_column(trained: Trained, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """gamma and pull: twice the evidence's slopes, apart."""
+    problem = trained.problem
+    _, posterior, found = joint_posterior(problem, problem.theta(), problem.W())
+    alpha, variances = problem.theta_penalty.alpha, torch.cholesky_inverse(posterior.factor).diagonal()
+    gamma = len(weight) - alpha * variances[: weight.numel()].view_as(weight).sum(0)
+    return gamma, problem.n_observed * alpha * weight.square().sum(0) / found.noise

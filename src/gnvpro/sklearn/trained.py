@@ -1,0 +1,86 @@
+"""Samples, what was trained on them, and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gnvpro.head.eliminator import WarmStart, append_bias_column
+from gnvpro.objectives.joint_posterior import JointPosterior
+from gnvpro.objectives.posterior import HeadPosterior
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.result import Result
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples to train on, or to hold out."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+
+    def take(self, rows: Array) -> Part:
+        """Some of them."""
+        return Part(self.inputs[rows], self.targets[rows], self.weights[rows])
+
+
+@dataclass(frozen=True)
+class Samples:
+    """To train on, and held out."""
+
+    part: Part
+    rest: Part | None
+
+    def scaled(self, columns: Tensor) -> Samples:
+        """With the columns of the inputs multiplied."""
+        return self._each(lambda part: replace(part, inputs=part.inputs * columns))
+
+    def in_units(self, units: Tensor) -> Samples:
+        """With the targets divided."""
+        return self._each(lambda part: replace(part, targets=part.targets / units))
+
+    def _each(self, change: Any) -> Samples:
+        return Samples(change(self.part), None if self.rest is None else change(self.rest))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, how it was trained, what it minimises, and the samples with inputs and targets in the units trained in."""
+
+    model: nn.Sequential
+    result: Result
+    problem: Problem
+    samples: Samples
+    units: Tensor | float = 1.0  # of the targets
+
+    @property
+    def log_evidence(self) -> float:
+        """Of the penalties, found from the data."""
+        assert self.result.chosen is not None
+        return self.result.chosen.log_evidence
+
+
+def trained_point(problem: Problem) -> ReducedPoint:
+    """The reduced objective where training ended."""
+    return problem.reduced.start(problem.theta(), WarmStart(problem.W()))
+
+
+def spread_of(posterior: JointPosterior | HeadPosterior, model: nn.Module, inputs: Tensor) -> Tensor:
+    """How much is not known about the outputs of a chain of features and head."""
+    if isinstance(posterior, HeadPosterior):
+        return posterior.spread(features_of(model, inputs))
+    return posterior.spread(model, inputs)
+
+
+def features_of(model: Any, inputs: Tensor) -> Tensor:
+    """What the head, the last of a chain of modules, is given, and the column of ones."""
+    with torch.no_grad():
+        return append_bias_column(model[:-1](inputs), True)

@@ -1,0 +1,160 @@
+"""Judging a model by the evidence (see `gnvpro.objectives.evidence`), and what is known at it: for the search for penalties.
+
+The joint matrix of theta and head is assembled where it is small; else it is known by products.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from gnvpro.head.eliminator import WarmStart
+from gnvpro.head.newton import DENSE_HEAD
+from gnvpro.linalg.rows import rowwise
+from gnvpro.methods.solvers import Dense, count_directions
+from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
+from gnvpro.network.subspace import Subspace, choose_subspace
+from gnvpro.objectives.evidence import (
+    DenseJointMatrix,
+    Evidence,
+    JointMatrix,
+    Penalties,
+    dense_joint_matrix,
+    evidence,
+    noise_by_target,
+)
+from gnvpro.objectives.joint_posterior import JointPosterior
+from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.quadrature import KrylovJointMatrix
+from gnvpro.objectives.reduced import ReducedPoint
+
+MAX_DIRECTIONS = 1500  # up to which, and
+MAX_FLOPS = 3e10  # for which, the matrix is assembled
+HARDLY_MORE = 1.5  # times the parameters of a linear model
+LITTLE = 0.5  # of the misfit of the best constant explained, at most
+LEAST_PENALTY = 1e-14
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Penalties found from the data, and what they say about it."""
+
+    theta_penalty: float
+    head_penalty: float
+    noise: tuple[float, ...]  # standard deviation for each target; empty where the loss is not least squares
+    effective_parameters: float  # that the data determine
+    log_evidence: float
+
+    @staticmethod
+    def of_state(saved: dict[str, Any]) -> Chosen:
+        """From plain numbers."""
+        return Chosen(**{**saved, "noise": tuple(saved["noise"])})
+
+
+@dataclass(frozen=True)
+class Round:
+    """The model that a round led to."""
+
+    penalties: Penalties
+    theta: Tensor
+    W: Tensor
+    bound: Bound | None
+    chosen: Chosen
+    targets: tuple[float, float]  # penalties to go to
+
+    def state(self) -> dict[str, Any]:
+        """As plain tensors and numbers."""
+        return {
+            "penalties": asdict(self.penalties),
+            "theta": self.theta,
+            "W": self.W,
+            "bound": saved_bound(self.bound),
+            "chosen": asdict(self.chosen),
+            "targets": list(self.targets),
+        }
+
+    @staticmethod
+    def of_state(saved: dict[str, Any]) -> Round:
+        """The reverse."""
+        return Round(
+            Penalties(**saved["penalties"]),
+            saved["theta"],
+            saved["W"],
+            loaded_bound(saved["bound"]),
+            Chosen.of_state(saved["chosen"]),
+            (saved["targets"][0], saved["targets"][1]),
+        )
+
+
+def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:
+    """The evidence at theta, the head eliminated there with the problem's penalties."""
+    problem = problem.with_passes(Dense().pass_plan(problem)) if is_assembled(problem) else problem
+    point = problem.reduced.start(theta, WarmStart(W))
+    at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
+    found = evidence(point, joint_matrix(point), at, problem.n_observed)
+    point.free()
+    chosen = Chosen(at.theta, at.head, noise(point, found), found.gamma, found.log)
+    return Round(at, theta, point.W, bound, chosen, found.targets)
+
+
+def learnt_little(problem: Problem, best: Round) -> bool:
+    """Whether a round's model is hardly more than a linear one, and explains less than half of what a constant leaves."""
+    fan_in = next((math.prod(shape[1:]) for _, shape in problem.network.parameters if len(shape) > 1), 0)
+    if best.chosen.effective_parameters > HARDLY_MORE * len(best.W) * (fan_in + 1):
+        return False
+    ones = rowwise(lambda C: C.new_ones((len(C), 1), dtype=best.W.dtype), problem.misfit.targets, columns=1)
+    constant = problem.eliminator.fit(ones, problem.misfit, LEAST_PENALTY, None)
+    there = problem.with_penalties(best.penalties.theta, best.penalties.head)
+    point = there.reduced.start(best.theta, WarmStart(best.W), keep=False)
+    return point.misfit > (1 - LITTLE) * problem.misfit.value(constant.outputs)
+
+
+def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
+    """The standard deviation of each target's noise, for least squares."""
+    problem = point.problem
+    if not problem.misfit.identity_hessian:
+        return ()
+    return tuple(float(v) for v in noise_by_target(point, found, problem.n_observed).sqrt())
+
+
+def joint_matrix(point: ReducedPoint) -> JointMatrix:
+    """The joint Gauss-Newton matrix: assembled, or known by products where it is large."""
+    return assembled(point)[0] if is_assembled(point.problem) else KrylovJointMatrix(point)
+
+
+def assembled(point: ReducedPoint) -> tuple[DenseJointMatrix, Subspace]:
+    """The matrix, and the directions in theta that it is in."""
+    problem = point.problem
+    prior = replace(problem.theta_penalty, alpha=1.0).hessian(point.theta)
+    subspace = choose_subspace(problem.network.model, problem.network.parameters, point.theta, prior)
+    return dense_joint_matrix(point, subspace, subspace.reduce(subspace.reduce(prior).T)), subspace
+
+
+def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[ReducedPoint, JointPosterior, Evidence]:
+    """The point at theta, what is not known there, and the evidence; where the matrix can be assembled."""
+    point = problem.with_passes(Dense().pass_plan(problem)).reduced.start(theta, WarmStart(W))
+    matrix, subspace = assembled(point)
+    at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
+    posterior = JointPosterior.of(point, matrix, subspace, problem.n_independent)
+    return point, posterior, evidence(point, matrix, at, problem.n_observed)
+
+
+def is_assembled(problem: Problem) -> bool:
+    """Whether the joint matrix is small enough, and the rows of the Jacobian can be had."""
+    q, network = count_directions(problem), problem.network
+    rows = problem.n_observed * min(network.n_targets, network.n_features)
+    small_head = problem.misfit.identity_hessian or network.n_targets * (network.n_features + 1) <= DENSE_HEAD
+    if q == 0:
+        return small_head
+    small = q <= MAX_DIRECTIONS and rows * q**2 <= MAX_FLOPS and small_head
+    return small and problem.eliminator.inverse_is_exact and Dense().why_not(problem) is None
+
+
+def passes_of_a_judgement(problem: Problem) -> int:
+    """Work that it takes: the model, and the rows of the Jacobian or two Krylov spaces."""
+    if is_assembled(problem):
+        return 1 + min(problem.network.n_targets, problem.network.n_features)
+    return 2 + 4 * KrylovJointMatrix.rank

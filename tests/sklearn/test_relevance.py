@@ -1,0 +1,136 @@
+"""Relevances of the columns: the slopes they come from, what they gain, and when they are left alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("sklearn")
+
+from sklearn.datasets import load_diabetes
+from sklearn.preprocessing import StandardScaler
+
+import gnvpro
+from gnvpro import GNvproClassifier, GNvproRegressor
+from gnvpro.objectives.evidence import Penalties
+from gnvpro.objectives.problem import Problem
+from gnvpro.sklearn.relevance import slopes_by_column
+from gnvpro.sklearn.trained import Part, Samples, Trained, trained_point
+from gnvpro.training.judgement import assembled
+
+ALIKE = patch("gnvpro.sklearn.base.column_scales", lambda trained: None)
+
+
+def two_columns_matter(samples: int = 400, columns: int = 10, noise: float = 0.05):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (samples, columns))
+    return X, np.sin(3 * X[:, 0]) + X[:, 1] ** 2 - 0.3 + noise * rng.normal(size=samples)
+
+
+def test_slopes_are_the_derivatives_of_the_evidence_with_a_penalty_of_each_column() -> None:
+    for loss in ("least_squares", "logistic"):
+        X, y = (torch.tensor(a) for a in two_columns_matter(60, 3))
+        targets = y[:, None] if loss == "least_squares" else (y > 0).long()
+        torch.manual_seed(0)
+        model = nn.Sequential()
+        model.add_module("features", gnvpro.networks.MLP(3, [4], dtype=torch.float64))
+        model.add_module("head", nn.Linear(4, 1, dtype=torch.float64))
+        result = gnvpro.train(model, X, targets, loss=loss, theta_penalty=0.01, head_penalty=0.02)
+        problem = Problem(model, X, targets, loss=loss, theta_penalty=0.01, head_penalty=0.02)
+        samples = Samples(Part(X, targets, torch.ones(60)), None)
+        weight = model.features[0].weight.detach()
+        gamma, pull = slopes_by_column(Trained(model, result, problem, samples), weight)
+        point = trained_point(problem)
+        matrix = assembled(point)[0]
+
+        def log_evidence(column: int, step: float, weight=weight, point=point, matrix=matrix) -> float:
+            """With exp(step) times the penalty on that column; theta and W held."""
+            factors = torch.ones(16, dtype=torch.float64)
+            factors[:12].view(4, 3)[:, column] = math.exp(step)
+            more = (math.exp(step) - 1) * 0.5 * 0.01 * float(weight[:, column].square().sum())
+            phi = point.value + more
+            fit = -60 / 2 * math.log(2 * phi) if point.problem.misfit.identity_hessian else -60 * phi
+            H = replace(matrix, prior=torch.diag(factors))
+            return fit + 4 / 2 * step - 0.5 * H.spectrum(Penalties(0.01, 0.02)).log_det
+
+        for j in range(3):
+            slope = (log_evidence(j, 1e-4) - log_evidence(j, -1e-4)) / 2e-4
+            assert float(gamma[j] - pull[j]) / 2 == pytest.approx(slope, rel=1e-5, abs=1e-6), (loss, j)
+
+
+def test_columns_that_do_not_matter_are_made_small_and_the_error_falls() -> None:
+    X, y = two_columns_matter()
+    new, clean = two_columns_matter(2000, noise=0.0)
+    model = GNvproRegressor(random_state=0).fit(X, y)
+    with ALIKE:
+        alike = GNvproRegressor(random_state=0).fit(X, y)
+    scales = model._columns
+    assert float(scales[0]) > 1 > 0.3 > float(scales[2:].max())
+    assert model.chosen_.log_evidence > alike.chosen_.log_evidence + len(scales)
+    errors = [np.sqrt(np.mean((each.predict(new) - clean) ** 2)) for each in (model, alike)]
+    assert errors[0] < 0.7 * errors[1]
+    assert np.allclose(model.module_(torch.tensor(new))[:, 0].detach(), model.predict(new))
+    mean, std = model.predict(new, return_std=True)
+    assert np.mean(abs(mean - clean) < 1.96 * std) > 0.9
+    assert model.noise_std_[0] == pytest.approx(0.05, rel=0.15)
+
+
+@pytest.mark.parametrize("hidden", [None, (8, 8)])
+def test_classes_too(hidden) -> None:
+    X, y = two_columns_matter(600)
+    new, clean = two_columns_matter(2000, noise=0.0)
+    model = GNvproClassifier(hidden, random_state=0).fit(X, y > 0)
+    assert model._columns.argmax() == 0
+    assert float(model._columns[2:].max()) < 0.7
+    with ALIKE:
+        alike = GNvproClassifier(hidden, random_state=0).fit(X, y > 0)
+    assert model.score(new, clean > 0) > alike.score(new, clean > 0)
+
+
+def test_columns_stay_alike_where_relevances_promise_little() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    model = GNvproRegressor(random_state=0).fit(X, y)
+    assert torch.equal(model._columns, torch.ones(10, dtype=torch.float64))
+    assert np.allclose(model.module_.scaling.scale, StandardScaler().fit(X).scale_)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"work": 200},
+        {"max_iter": 30},
+        {"theta_penalty": 1e-3},
+        {"standardize": False},
+        {"features": lambda n: nn.Sequential(nn.Linear(n, 16), nn.Tanh())},
+        {"hidden": ()},
+    ],
+)
+def test_there_is_one_training_where_work_is_capped_or_columns_are_not_ours_to_scale(settings) -> None:
+    X, y = two_columns_matter(200, 5)
+    with patch.object(GNvproRegressor, "_train", autospec=True, side_effect=GNvproRegressor._train) as trainings:
+        model = GNvproRegressor(random_state=0, **settings).fit(X, y)
+        assert trainings.call_count == 1
+        assert torch.equal(model._columns, torch.ones(5, dtype=torch.float64))
+
+
+def test_a_warm_start_keeps_the_scales() -> None:
+    X, y = two_columns_matter()
+    model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)
+    before, scale = model.predict(X), model.module_.scaling.scale.clone()
+    assert float(model._columns.min()) < 0.3
+    again = model.fit(X, y)
+    assert torch.equal(again.module_.scaling.scale, scale)
+    assert np.sqrt(np.mean((again.predict(X) - before) ** 2)) < 0.02
+
+
+def test_samples_held_out_are_scaled_alike() -> None:
+    X, y = two_columns_matter()
+    model = GNvproRegressor(random_state=0, early_stopping=True, patience=50).fit(X, y)
+    assert float(model._columns.min()) < 0.5
+    assert model.score(X, y) > 0.98
