@@ -7,6 +7,8 @@
     python benchmarks/estimator_choices.py biases            penalties on biases smaller or larger than on weights
     python benchmarks/estimator_choices.py relevance         one penalty for all columns; one for each wherever possible
     python benchmarks/estimator_choices.py many-relevance    the same on tables of more rows, one split
+    python benchmarks/estimator_choices.py confirm-relevance the same on confirming sets, seen after the choice
+    python benchmarks/estimator_choices.py line              a second start after little was learnt: never, or always
     python benchmarks/estimator_choices.py calibrated
 
 Per set the error (regression) or log loss, then geometric means, mean per cent of wrong labels, sum of the processor seconds.
@@ -35,9 +37,9 @@ from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.objectives.evidence import first_penalties
 from gnvpro.sklearn.scaling import compress_tails
 from simulated_tables import SIMULATED
-from table_sets import CHOOSE, WIDER, TableSet
+from table_sets import CHOOSE, CONFIRM, WIDER, TableSet
 
-TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *SIMULATED]}
+TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *SIMULATED, *CONFIRM]}
 NO_TAILS = {"gnvpro.sklearn.base.compress_tails": lambda X, weights: None}
 ENDS_AT_ONCE = {"gnvpro.training.penalty_search.MAX_FAILURES": 1}
 
@@ -159,6 +161,15 @@ QUESTIONS = {
     ),
     "relevance": Question(RELEVANCE, f"{SMALL},{SMALL_LABELS},hull,suburb,building,tasting,credit,biomass,guns", 3),
     "many-relevance": Question(RELEVANCE, f"{LABELS},wa-churn,stack,lending,diamonds,airfare,storms,chicago,plant"),
+    "confirm-relevance": Question(RELEVANCE[:2], "car-prices,computers,hpc", 3),
+    "line": Question(
+        [
+            DEFAULT,
+            Variant("never", {}, {"gnvpro.training.penalty_search.MAX_RESTARTS": 0}),
+            Variant("after good fits too", {}, {"gnvpro.training.judgement.LITTLE": 1.0}),
+        ],
+        "sine,cps1985,swiss-labor,hmda,attrition,wine,olive,hawks",
+    ),
     "calibrated": Question([DEFAULT, Variant("calibrated", {"calibrated": True})], "glass,iris,olive,email", 2),
 }
 

@@ -9,6 +9,7 @@ mixture     1,000 rows   8 inputs   many zeros, products and ratios, a logarithm
 tasting     1,600 rows  11 inputs   a score of six levels, mostly noise
 plant       9,500 rows   4 inputs   nearly linear, some noise with outliers
 suburb        500 rows  13 inputs   skewed inputs, a target that is cut off, outliers
+sine          500 rows   2 inputs   two periods along one of them, little noise
 """
 
 from __future__ import annotations
@@ -167,6 +168,11 @@ def suburb(random: RandomState) -> Table:
     return X, np.minimum(price + 2 * random.standard_t(3, n), 50)
 
 
+def sine(random: RandomState) -> Table:
+    X = random.uniform(-1, 1, (500, 2))
+    return X, np.sin(6 * X[:, 0]) + 0.05 * random.standard_normal(500)
+
+
 @dataclass(frozen=True)
 class SimulatedTable:
     """A table that is drawn."""
@@ -185,4 +191,6 @@ class SimulatedTable:
         return X, y
 
 
-SIMULATED = [SimulatedTable(draw) for draw in (hull, suburb, building, mixture, tasting, arm, plant, turbine, fold)]
+SIMULATED = [
+    SimulatedTable(draw) for draw in (hull, suburb, building, mixture, tasting, arm, plant, turbine, fold, sine)
+]
