@@ -36,6 +36,11 @@ def test_the_paper_has_six_experiments():
     assert list(EXPERIMENTS) == ["ellipse", "cdr", "dcr", "indian-pines", "cifar10", "peaks"]
 
 
+def test_a_setting_that_no_method_has_is_an_error():
+    with pytest.raises(TypeError, match="eliminater"):
+        EXPERIMENTS["cdr"].recommended.adjusted(eliminater=gnvpro.Newton())
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_are_known_and_the_papers_solver_is_krylov(name):
     experiment = EXPERIMENTS[name]

@@ -81,7 +81,8 @@ def adjusted(
         method["solver"] = named_solver(own, solver or "auto") if isinstance(own, Auto) else own
     elif isinstance(chosen, StochasticMethod):
         method["lr"] = learning_rate
-    return having(training, method=having(chosen, **method), work=work, seconds=seconds)
+    changed = {name: value for name, value in method.items() if value is not None}
+    return having(training, method=dataclasses.replace(chosen, **changed), work=work, seconds=seconds)
 
 
 def having(settings: Any, **given: Any) -> Any:
