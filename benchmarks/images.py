@@ -3,6 +3,7 @@
     python -m benchmarks.images fashion --method sgd --lr 0.1 --batch 128 --epochs 5         Fashion-MNIST, a small CNN
     python -m benchmarks.images cifar10 --method vpro --epochs 20 --out cifar-runs           CIFAR-10, the paper's network
     python -m benchmarks.images fashion --search --held-out validation                       all rates and batch sizes
+    python -m benchmarks.images cifar10 --epochs 20 --out cifar-runs --plot cifar.png        a figure of what is there
 
     sgd, adam, adamw    all parameters in a plain loop, the penalties in the loss (adamw: the usual weight decay)
     rotated             the same with gnvpro.RotatedAdam
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ from benchmarks.stochastic import cifar, fashion
 from torch import Tensor, nn
 
 import gnvpro
+from gnvpro.drawing import BLUE, GREEN, ORANGE, VERMILION, new_figure, readable_log_axis
 
 PENALTIES = {"fashion": (1e-4, 1e-4), "cifar10": (1e-4, 1e-2)}  # theta, W
 RATES = {
@@ -41,6 +44,13 @@ RATES = {
     "adamw": (1e-3, 3e-3, 1e-2),
     "rotated": (3e-3, 1e-2, 3e-2),
     "vpro": (3e-3, 1e-2, 3e-2),
+}
+LABELS = {
+    "sgd": "Nesterov's SGD",
+    "adam": "ADAM",
+    "adamw": "AdamW",
+    "rotated": "RotatedAdam",
+    "vpro": "ReducedLoss with RotatedAdam",
 }
 RISE = 0.3  # of one cycle
 WARM_UP = 20  # steps of the cosine
@@ -208,6 +218,30 @@ def show(setting: Setting, reading: dict[str, float]) -> None:
     print("| " + " | ".join(map(str, cells)) + f" | {reading['seconds']:.1f} |", flush=True)
 
 
+def plot(out: Path, problem: str, epochs: int, samples: int, path: Path) -> None:
+    """Test errors of the models as they stand against seconds, both axes logarithmic; means over the seeds."""
+    runs: dict[str, list[list[dict[str, float]]]] = {}
+    for file in sorted(out.glob(f"{problem}_*.json")):
+        run = json.loads(file.read_text())
+        if (run["epochs"], run["samples"], run["held_out"]) == (epochs, samples, "test"):
+            runs.setdefault(f"{LABELS[run['method']]}, {run['lr']:g}, {run['batch']}", []).append(run["readings"])
+    figure = new_figure(6.5, 4)
+    axes = figure.add_subplot()
+    every: dict[str, list[float]] = {"seconds": [], "own": []}
+    for (name, seeds), colour in zip(runs.items(), (ORANGE, GREEN, VERMILION, BLUE), strict=False):
+        seconds, right = ([fmean(r[key] for r in read) for read in zip(*seeds, strict=True)] for key in every)
+        wrong = [100 * (1 - share) for share in right]
+        axes.loglog(seconds, wrong, "o-", markersize=3, color=colour, label=f"{name}; {len(seeds)} run(s)")
+        every["seconds"] += seconds
+        every["own"] += wrong
+    axes.set(title=f"{problem}, {epochs} epochs", xlabel="processor seconds", ylabel="test error, %")
+    readable_log_axis(axes.xaxis, min(every["seconds"]), max(every["seconds"]))
+    readable_log_axis(axes.yaxis, min(every["own"]), max(every["own"]))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, title="learning rate, samples per batch")
+    figure.savefig(path)
+
+
 def main() -> None:
     """One run, or the search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -224,8 +258,12 @@ def main() -> None:
         "--eliminate", type=int, nargs="*", default=[], help="epochs after which the head is eliminated"
     )
     parser.add_argument("--out", type=Path, help="directory of runs, to go on with")
+    parser.add_argument("--plot", type=Path, help="a figure of the runs of so many epochs in --out, and no run")
     parser.add_argument("--search", nargs="*", choices=RATES, help="these methods, or all, at all rates")
     given = parser.parse_args()
+    if given.plot is not None:
+        plot(given.out, given.problem, given.epochs, given.samples, given.plot)
+        return
     torch.set_num_threads(1)
     everything = data(given.problem, given.samples, given.held_out)
     head = ["method", "seed", "epoch", given.held_out, f"{given.held_out}, head eliminated", "Phi", "s"]
