@@ -25,10 +25,9 @@ from pathlib import Path
 
 import torch
 from benchmarks.stochastic import Bench, arm
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
 
 import gnvpro
+from gnvpro.drawing import BLUE, new_figure, readable_log_axis
 
 RATES = {False: (1e-2, 2e-2, 4e-2), True: (1e-2, 2e-2)}  # small and large
 BATCHES = {False: (256, 512, 1024), True: (512, 1024)}
@@ -138,15 +137,16 @@ def main() -> None:
 
 def plot(curves: dict[str, Curve], title: str, path: Path) -> None:
     """Error against seconds, both axes logarithmic."""
-    figure = Figure(figsize=(6.5, 4), layout="constrained", dpi=110)
+    figure = new_figure(7.5, 4)
     axes = figure.add_subplot()
     for k, (name, curve) in enumerate(sorted(curves.items(), key=lambda pair: pair[0] != "gnvpro")):
-        drawn = {"color": "#0072B2", "linewidth": 2.2, "zorder": 3} if k == 0 else {"color": f"C{k}", "linewidth": 1}
+        drawn = {"color": BLUE, "linewidth": 2.2, "zorder": 3} if k == 0 else {"color": f"C{k}", "linewidth": 1}
         axes.loglog(curve.seconds, curve.errors, label=name, **drawn)
     axes.set(title=title, xlabel="processor seconds", ylabel="relative RMSE, validation")
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8, title="learning rate, samples per batch")
+    errors = [error for curve in curves.values() for error in curve.errors]
+    readable_log_axis(axes.yaxis, min(errors), max(errors))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=8, title="learning rate,\nsamples per batch")
     figure.savefig(path)
 
 
