@@ -134,3 +134,10 @@ def test_samples_held_out_are_scaled_alike() -> None:
     model = GNvproRegressor(random_state=0, early_stopping=True, patience=50).fit(X, y)
     assert float(model._columns.min()) < 0.5
     assert model.score(X, y) > 0.98
+
+
+def test_a_warm_start_on_other_columns_begins_afresh() -> None:
+    X, y = two_columns_matter(200, 5)
+    model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)
+    fresh = GNvproRegressor(random_state=0).fit(X[:, :2], y)
+    assert np.array_equal(model.fit(X[:, :2], y).predict(X[:, :2]), fresh.predict(X[:, :2]))

@@ -95,7 +95,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         """Train on inputs and targets in their final form."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        begins = not (self.warm_start and hasattr(self, "module_"))
+        begins = not self._goes_on(X.shape[1])
         columns = torch.ones(X.shape[1], dtype=torch.float64) if begins else self._columns
         scaling = scaling_of(X, weights, columns) if self.standardize else OrderedDict()
         inputs = nn.Sequential(scaling)(torch.tensor(X))
@@ -178,9 +178,13 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
         """Find out what is not known about the trained model, from the samples it was trained on or those held out."""
 
+    def _goes_on(self, n_inputs: int) -> bool:
+        """Whether there is a model of as many columns to begin from, and it shall be."""
+        return bool(self.warm_start) and hasattr(self, "module_") and len(self._columns) == n_inputs
+
     def _make_features(self, n_inputs: int, n_samples: float, seed: int) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
-        if self.warm_start and hasattr(self, "module_") and getattr(self, "n_features_in_", None) == n_inputs:
+        if self._goes_on(n_inputs):
             return copy.deepcopy(self.module_.get_submodule("features"))
         if isinstance(self.features, nn.Module):
             return copy.deepcopy(self.features).double()
