@@ -55,7 +55,8 @@ def test_the_source_distribution_builds_the_same_wheel(built: Path, tmp_path: Pa
     (sdist,) = built.glob("*.tar.gz")
     assert sdist.stat().st_size < 3e6
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+        archive.extractall(tmp_path)
     (source,) = tmp_path.iterdir()
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=source)
     (wheel,), (again,) = built.glob("*.whl"), (tmp_path / "again").glob("*.whl")

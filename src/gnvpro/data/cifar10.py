@@ -99,7 +99,8 @@ def fetch(target: Path, address: str = ADDRESS, md5: str = MD5) -> Path:
                 f"what {address} sent has MD5 {digest.hexdigest()}, not {md5}; try again, or {_advice(target.parent)}"
             )
         with tarfile.open(part) as archive:
-            archive.extractall(target, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+            archive.extractall(target)
     finally:
         part.unlink(missing_ok=True)
     return target / BINARY
