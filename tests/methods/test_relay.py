@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import gnvpro
-from gnvpro.methods import auto, costs, pace, relay, running_adam_vpro
+from gnvpro.methods import auto, costs, pace, readings, relay, running_adam_vpro
 from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
@@ -124,22 +125,54 @@ def test_with_nothing_given_it_ends_by_itself() -> None:
 # -- where it begins on all samples
 
 
-def test_small_sets_and_batches_of_ones_own_begin_on_all_samples(tmp_path: Path) -> None:
+class InChunks:
+    """An array that reads a whole chunk for each sample, as those of h5py and zarr do."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values, self.shape = values.numpy(), values.shape
+
+    def __getitem__(self, where: Any) -> Any:
+        return self._values[where]
+
+
+def test_small_sets_slow_files_and_batches_of_ones_own_begin_on_all_samples() -> None:
     x, y = samples(400, "least_squares")
-    files = []
-    for name, values in (("x", x), ("y", y)):
-        np.save(tmp_path / f"{name}.npy", values.numpy())
-        files.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
-    streamed = gnvpro.train(network(), *files, loss="least_squares", method=gnvpro.GNvpro(solver=LARGE), iterations=2)
+    loader = DataLoader(TensorDataset(x, y), batch_size=50)
+    slow, in_order = (
+        gnvpro.train(network(), *given, loss="least_squares", method=gnvpro.GNvpro(solver=LARGE), iterations=2)
+        for given in ((InChunks(x), InChunks(y)), (loader,))
+    )
     for result in (
         trained(n=299, iterations=2),
         trained(solver="auto", iterations=2),
         trained(solver=gnvpro.Auto(large=None), iterations=2),
         trained(method=gnvpro.GNvpro(solver=LARGE, batches=gnvpro.Batches(350)), work=20),
         trained(head_penalty="auto", iterations=2),
-        streamed,
+        slow,
+        in_order,
     ):
         assert "adam-vpro" not in kinds(result)
+
+
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+def test_memory_maps_and_datasets_begin_on_batches_as_tensors_do(
+    loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "SEEN", 100)
+    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    x, y = samples(400, loss)
+    files = []
+    for name, values in (("x", x), ("y", y)):
+        np.save(tmp_path / f"{name}.npy", values.numpy())
+        files.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    held, *others = (
+        gnvpro.train(network(), *given, loss=loss, method=gnvpro.GNvpro(solver=LARGE), work=30)
+        for given in ((x, y), files, (TensorDataset(x, y),))
+    )
+    assert kinds(held)[0] == "adam-vpro"
+    for result in others:
+        assert kinds(result) == kinds(held)
+        assert result.history.column("loss") == pytest.approx(held.history.column("loss"), rel=1e-10)
 
 
 @pytest.mark.slow

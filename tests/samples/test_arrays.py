@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gnvpro.samples import arrays
 from gnvpro.samples.arrays import Arrays, is_on_disk
 from gnvpro.samples.choose import as_stream
 from gnvpro.samples.source import Checksum, Part, rechunked
@@ -56,6 +58,28 @@ class NoLength:
 
 X = np.arange(60.0).reshape(20, 3)
 Y = np.arange(20)
+
+
+def resident(file: Path) -> int:
+    """Kilobytes of a mapped file that this process holds."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    return sum(
+        int(next(line for line in lines if line.startswith("Rss")).split()[1]) for line in lines if str(file) in line
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's account of mapped pages")
+@pytest.mark.parametrize("at_a_time", ["slices", "single samples"])
+def test_pages_of_a_memory_map_do_not_add_up(at_a_time: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "MAX_MAPPED_BYTES", 1_000_000)
+    np.save(tmp_path / "x.npy", np.ones((10_000, 100)))
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    source = Arrays.of("inputs", x, np.ones(10_000))
+    parts = map(source.take, torch.randperm(10_000).split(100)) if at_a_time == "single samples" else source.chunks(100)
+    most = max(resident(tmp_path / "x.npy") for _ in parts)
+    assert most <= 1000  # of 8000
+    x.sum()
+    assert resident(tmp_path / "x.npy") > 1000  # read by somebody else
 
 
 def test_what_is_read_slice_by_slice(tmp_path):

@@ -47,7 +47,6 @@ from gnvpro.minimize.trust_region import Point
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.samples.several import Streamed
 
 LARGE = 10_000  # samples
 TIMED = 10_000  # samples, to know how long a pass takes
@@ -126,12 +125,11 @@ class Auto:
         return Relay(batches, follow, budget, state)
 
     def begins_on_batches(self, problem: Problem, start: Start, budget: Budget) -> bool:
-        """Whether the samples are many, held, and nothing was trained on them before."""
+        """Whether the samples are many, can be drawn by number, and nothing was trained on them before."""
         many = self.large is not None and problem.n_samples >= self.large
         fresh = start.W is None and budget.share == 1.0
-        held = not isinstance(problem.inputs, Streamed)
         fixed = not (problem.searched.theta or problem.searched.head)  # the evidence judges minima
-        return many and fresh and held and fixed and count_directions(problem) >= FEW_DIRECTIONS
+        return many and fresh and problem.takes_fast and fixed and count_directions(problem) >= FEW_DIRECTIONS
 
     def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
         costs = Costs(self.dense, self.reproducible, problem, budget)

@@ -1,6 +1,6 @@
 """Readings of a run on batches: the objective on the way, for the history and the validation, at little cost.
 
-    samples     a random part of them, where they are many more than a reading needs
+    samples     a random part of them, held, where they are many more than a reading needs
     head        least squares: eliminated on these samples; other losses: the one that follows the batches, near enough as it is
                 once it has seen as many samples as it remembers, else a few Newton steps
 
@@ -21,11 +21,12 @@ from gnvpro.methods.protocol import Start
 from gnvpro.methods.stochastic import Model, seeded_permutation
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
-from gnvpro.samples.several import Streamed
+from gnvpro.samples.several import entries_per_sample
 from gnvpro.stochastic.batch_head import BatchHead
 
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)
 SEEN, PER_ENTRY = 10_000, 20  # samples of a reading, and at least so many for each entry of the head
+SHARE_OF_MEMORY = 0.25  # that these may take
 
 
 class Readings:
@@ -39,7 +40,8 @@ class Readings:
         """The problem on the samples of a reading."""
         problem, network = self.problem, self.problem.network
         enough = max(SEEN, PER_ENTRY * network.n_targets * (network.n_features + network.bias))
-        if problem.n_samples < 2 * enough or isinstance(problem.inputs, Streamed):
+        size = enough * entries_per_sample(problem.inputs) * torch.finfo(torch.float64).bits / 8
+        if problem.n_samples < 2 * enough or size > SHARE_OF_MEMORY * problem.memory or not problem.takes_fast:
             return problem
         samples = seeded_permutation(problem.n_samples, *self._seeds)[:enough]
         return problem.on_samples(samples.to(problem.inputs.device))

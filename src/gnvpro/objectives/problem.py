@@ -312,6 +312,11 @@ class Problem:
         assert not isinstance(self.inputs, Streamed)
         return self.inputs[own], self.misfit.take(own, here, samples.shape[0])
 
+    @property
+    def takes_fast(self) -> bool:
+        """Whether any part of the samples is at hand without reading much more than that, in every process."""
+        return self.processes.all(not isinstance(self.inputs, Streamed) or self.inputs.takes_fast)
+
     def _count_before(self) -> int:
         """Samples of the processes before this one."""
         counts = self.processes.gather([len(self.inputs)])

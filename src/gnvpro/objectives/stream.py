@@ -73,6 +73,11 @@ class Stream(Streamed):
         return self._known.count
 
     @property
+    def takes_fast(self) -> bool:
+        """Whether batches can be drawn by number without reading much more than them."""
+        return self.source.takes_fast
+
+    @property
     def own_batch_size(self) -> int | None:
         """Samples in a batch of the user's own loader; None where batches are drawn from all samples."""
         if not isinstance(self.source, Loaded) or not self.source.own_batches:

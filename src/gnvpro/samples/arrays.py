@@ -1,11 +1,12 @@
 """Arrays on disk: np.memmap, datasets of h5py, arrays of zarr, anything with a length that can be sliced.
 
-Only the slice that a pass is at is read. Pages of a memory map are handed back after each slice: they stay in the system's
-cache of files, and do not add up in this process.
+Only the slice that a pass is at is read. Pages of a memory map are handed back now and then: they stay in the system's cache of
+files, and do not add up in this process.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 from gnvpro.samples.several import Several
 from gnvpro.samples.source import Part
 from gnvpro.samples.tables import is_several, is_table, numeric
+
+MAX_MAPPED_BYTES = 50_000_000  # of a memory map
 
 
 def is_on_disk(value: Any) -> bool:
@@ -40,12 +43,37 @@ def holds_arrays_on_disk(value: Any) -> bool:
     return any(map(is_on_disk, value)) if is_several(value) else is_on_disk(value)
 
 
-@dataclass(frozen=True)
+class Pages:
+    """The pages of a memory map that this process holds; private changes (mode "c") would be lost by handing them back."""
+
+    def __init__(self, array: Any) -> None:
+        given = isinstance(array, np.memmap) and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED")
+        self._map = getattr(array, "_mmap", None) if given else None
+        self._before = mapped_bytes()
+
+    def tidy(self) -> None:
+        """Hand them back once they are many: mapping them again takes longer than reading a few hundred samples."""
+        if self._map is not None and not mapped_bytes() <= self._before + MAX_MAPPED_BYTES:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._before = mapped_bytes()
+
+
+def mapped_bytes() -> float:
+    """What this process holds of files; not a number where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as counts:
+            return int(counts.read().split()[2]) * mmap.PAGESIZE
+    except OSError:
+        return math.nan
+
+
+@dataclass(frozen=True, eq=False)
 class Sliceable:
     """One array, read slice by slice."""
 
     name: str
     array: Any
+    pages: Pages
 
     def __len__(self) -> int:
         shape = getattr(self.array, "shape", None)
@@ -83,17 +111,8 @@ class Sliceable:
             tensor = torch.from_numpy(np.array(values, copy=True))
         except (TypeError, ValueError) as error:
             raise TypeError(f"{self.name} must hold numbers, got {type(self.array).__name__} ({error})") from None
-        _hand_back_pages(self.array)
+        self.pages.tidy()
         return tensor
-
-
-def _hand_back_pages(array: Any) -> None:
-    """What was read of a memory map stays in the cache of files only; private changes (mode "c") would be lost."""
-    if not isinstance(array, np.memmap) or array.mode == "c" or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    pages = getattr(array, "_mmap", None)
-    if pages is not None:
-        pages.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True)
@@ -119,12 +138,10 @@ class Arrays:
         given = _sliceable(f"{kind}targets", targets)
         shares = None if weights is None else _sliceable(f"{kind}sample_weight", weights)
         arrays = Arrays(positional, named, given, shares)
-        every = [*positional, *named.values(), given, *([] if shares is None else [shares])]
-        for each in every:
-            if len(each) != len(every[0]):
-                raise ValueError(
-                    f"{each.name} has {len(each)} samples but {every[0].name} has {len(every[0])}; they must agree"
-                )
+        one, *others = arrays._every
+        for each in others:
+            if len(each) != len(one):
+                raise ValueError(f"{each.name} has {len(each)} samples but {one.name} has {len(one)}; they must agree")
         if not len(arrays):
             raise ValueError(f"{name} is empty: it has no samples")
         return arrays
@@ -146,6 +163,15 @@ class Arrays:
         """The samples of these numbers."""
         return self._part(lambda array: array.take(indices))
 
+    @property
+    def takes_fast(self) -> bool:
+        """Of memory maps and tensors; h5py and zarr read whole chunks of their own for each sample."""
+        return all(isinstance(each.array, Tensor | np.ndarray) for each in self._every)
+
+    @property
+    def _every(self) -> list[Sliceable]:
+        return [*self.positional, *self.named.values(), self.targets, *([] if self.weights is None else [self.weights])]
+
     def _part(self, read: Any) -> Part:
         positional, named = tuple(map(read, self.positional)), {key: read(value) for key, value in self.named.items()}
         inputs = positional[0] if len(positional) == 1 and not named else Several(positional, named)
@@ -160,4 +186,4 @@ def _sliceable(name: str, value: Any) -> Sliceable:
         value = np.asarray(numeric(name, value))
     if getattr(value, "shape", (1,)) == ():
         raise ValueError(f"{name} must have samples first, got a single number")
-    return Sliceable(name, value)
+    return Sliceable(name, value, Pages(value))

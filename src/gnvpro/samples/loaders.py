@@ -76,6 +76,11 @@ class Loaded:
         collate = loader.collate_fn if loader.batch_size is not None else default_collate
         return self._part(collate([loader.dataset[i] for i in indices.tolist()]))
 
+    @property
+    def takes_fast(self) -> bool:
+        """Of a Dataset, which gives sample by sample anyway; a loader's workers are there for its own batches."""
+        return not (self.own_batches or isinstance(self.loader.dataset, IterableDataset))
+
     def _part(self, batch: Any) -> Part:
         if not isinstance(batch, list | tuple) or len(batch) not in (2, 3):
             what = f"{len(batch)} things" if isinstance(batch, list | tuple) else type(batch).__name__

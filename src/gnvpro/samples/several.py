@@ -68,6 +68,11 @@ class Streamed(ABC):
     few: Batch
 
     @property
+    @abstractmethod
+    def takes_fast(self) -> bool:
+        """Whether some samples, by their numbers, are read about as fast as those of a slice."""
+
+    @property
     def device(self) -> torch.device:
         """Where the chunks are."""
         return self.few.device

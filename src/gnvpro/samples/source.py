@@ -83,6 +83,10 @@ class Samples(Protocol):
     def take(self, indices: Tensor) -> Part:
         """The samples of these numbers, in this order."""
 
+    @property
+    def takes_fast(self) -> bool:
+        """Whether samples of any numbers are read about as fast as those of a slice."""
+
 
 @dataclass(frozen=True)
 class Checksum:
