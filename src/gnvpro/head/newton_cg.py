@@ -10,6 +10,9 @@ c is the exact diagonal of H there. U is found once; conjugate gradients work in
 each W. One factor for all outputs would take outputs that are rare for outputs that are not (two to three times the
 products); a factor for each needs no fewer products than this, and 1000 x 4096 features have no room for them.
 
+From W = 0 Newton's steps go far beyond the minimum, where the loss is flat, and come back slowly. So the penalty falls, from
+the mean of c at W = 0 to a2 by tenths, and each problem but the last is solved roughly, from the answer of the one before.
+
 Directions need few digits, so where the head is large conjugate gradients work in single precision, and so does Newton's method
 until its gradient has fallen to `COARSE`. Then gradients, values and the residuals of the inverse are in double precision,
 and decide when it is over. Where the processor multiplies bfloat16, which takes half the time again, conjugate gradients do
@@ -46,6 +49,9 @@ COARSE = 1e-4  # gradient, relative to the one at W = 0, down to which single pr
 SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, where outputs are large
 LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a better one would only be cut short
 HALVINGS = 40
+FALL = 10.0  # of the penalty, from each problem on the way from W = 0 to the next
+MOST_PENALTIES = 6  # on that way: it must end where there is no penalty
+ENOUGH = 0.3  # gradient of the problems on that way, relative to where each begins
 
 
 @dataclass(frozen=True)
@@ -70,18 +76,24 @@ class NewtonCG(ForAnyLoss):
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
-        point, _ = objective.first(start and unshifted(objective, start))
+        point, near = objective.first(start and unshifted(objective, start))
         zero = objective.at_W(torch.zeros_like(point.W)).gradient_norm
         tolerance, done = max(self.atol, self.rtol * zero), 0
         if point.gradient_norm <= tolerance:
             return self._result(point, Once(lambda: Systems.of(objective)), Status.CONVERGED, 0)
         systems = Systems.of(objective)
-        if systems.single and point.gradient_norm > 10 * COARSE * zero:
-            turned = systems.turned.at_W(systems.into(point.W))
-            turned, _, done = descend(turned, systems.turned_direction, zero, COARSE * zero, self.iterations)
-            rough = objective.at_W(systems.out_of(turned.W))
-            point = rough if rough.value < point.value else point
-        point, status, more = descend(point, systems.direction, zero, tolerance, self.iterations - done)
+        rough = COARSE * zero if systems.single else tolerance
+        if point.gradient_norm > 10 * rough:
+            W = systems.into(point.W)
+            for penalty in [head_penalty] if near else systems.penalties():
+                stage = systems.with_penalty(penalty)
+                turned = stage.turned.at_W(W)
+                enough = rough if penalty == head_penalty else max(rough, ENOUGH * turned.gradient_norm)
+                turned, _, more = descend(turned, stage.turned_direction, enough, self.iterations - done)
+                W, done = turned.W, done + more
+            found = objective.at_W(systems.out_of(W))
+            point = found if found.value < point.value else point
+        point, status, more = descend(point, systems.direction, tolerance, self.iterations - done)
         return self._result(point, Once(lambda: systems), status, done + more)
 
     def _result(self, point: HeadPoint, systems: Once[Systems], status: Status, done: int) -> HeadFit:
@@ -96,16 +108,17 @@ class NewtonCG(ForAnyLoss):
 
 
 def descend(
-    point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], scale: float, tolerance: float, most: int
+    point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], tolerance: float, most: int
 ) -> tuple[HeadPoint, Status, int]:
-    """Newton's method from a point; `direction` gives its steps to a relative residual, `scale` is a large gradient."""
+    """Newton's method from a point; `direction` gives its steps to a relative residual."""
+    before = point.gradient_norm
     for done in range(most):
         norm = point.gradient_norm
         if norm <= tolerance:
             return point, Status.CONVERGED, done
-        # as many digits as Newton's step has, none that the tolerance does not ask for
-        rtol = max(min(LOOSEST, math.sqrt(norm / max(scale, norm))), 0.3 * tolerance / norm)
-        trial = _further(point, direction(point, rtol))
+        # as many digits as the last step gained, none that the tolerance does not ask for
+        rtol = max(LOOSEST * min(1.0, norm / before), 0.3 * tolerance / norm)
+        before, trial = norm, _further(point, direction(point, rtol))
         if trial is None:
             return point, Status.STEP_TOO_SMALL, done + 1
         point = trial
@@ -169,13 +182,28 @@ class Systems:
         """And back."""
         return (turned @ self.basis.T).to(torch.float64)
 
-    def preconditioner(self, outputs: Tensor) -> Map:
-        """The inverse of the Hessian's diagonal in the bases, in the turned coordinates."""
+    def with_penalty(self, head_penalty: float) -> Systems:
+        """The same with another penalty, in the coordinates of the basis."""
+        return replace(self, turned=replace(self.turned, head_penalty=head_penalty))
+
+    def penalties(self) -> list[float]:
+        """Penalties that fall from the mean curvature at W = 0 to the problem's own."""
+        zero = self.turned.at_W(self.basis.new_zeros(self.turned.shape))
+        curvature, last = float(self._diagonal(zero.outputs)[1].mean()), self.turned.head_penalty
+        return [p for i in range(MOST_PENALTIES) if (p := curvature / FALL**i) > math.sqrt(FALL) * last] + [last]
+
+    def _diagonal(self, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Q, and the diagonal of the misfit's Hessian in the bases."""
         turned, over = self.turned, self.turned.misfit.over
         outputs = rowwise(lambda X: X.to(self.basis.dtype), outputs)
         Q = _basis_of_outputs(turned.misfit, outputs)
         c = over.sum(lambda Z, misfit, X: _diagonal(Z, misfit, X, Q), turned.Z, turned.misfit.pieces, outputs)
-        c = c.clamp(min=0) + turned.head_penalty
+        return Q, c.clamp(min=0)
+
+    def preconditioner(self, outputs: Tensor) -> Map:
+        """The inverse of the Hessian's diagonal in the bases, in the turned coordinates."""
+        Q, c = self._diagonal(outputs)
+        c = c + self.turned.head_penalty
         c = c.clamp(min=float(c.max()) * torch.finfo(c.dtype).eps or 1.0)  # nothing to divide by without a penalty
         return lambda R: R / c if Q is None else Q @ ((Q.T @ R) / c)
 
