@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.func import jacrev
@@ -14,6 +16,7 @@ from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.hessian import approximate_hessian, assemble_hessian
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import HeadObjective
+from gnvpro.linalg.sums import SampleSum
 from gnvpro.problem.losses import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 
@@ -257,14 +260,42 @@ def test_a_warm_start_that_is_worse_than_zero_is_not_taken():
     cold = Newton().fit(Z, misfit, a2, None)
     objective = HeadObjective(Z, misfit, a2)
     wrong = WarmStart(-1e3 * cold.W)
-    point, taken = objective.first(wrong)
+    point, taken, zero = objective.first(wrong)
     assert taken is None
     assert not point.W.any()
-    good, taken = objective.first(cold.warm_start)
+    assert zero == point.gradient_norm
+    good, taken, again = objective.first(cold.warm_start)
     assert taken is not None
+    assert again == zero
     assert torch.equal(good.W, cold.W)
     # and so it costs no more than beginning from nothing
     assert Newton().fit(Z, misfit, a2, wrong).iterations == cold.iterations
+
+
+def test_a_point_is_evaluated_in_one_message_and_moves_to_other_coordinates_in_none():
+    class Counting(SampleSum):
+        def total(self, part):
+            sent.append(part)
+            return part
+
+        def totals(self, parts):
+            return self.total(parts)
+
+    Z, misfit, a2 = problem("multinomial")
+    sent: list[object] = []
+    plain = HeadObjective(Z, replace(misfit, over=Counting()), a2)
+    point = plain.at_W(torch.ones(plain.shape, dtype=F64))
+    assert float(point.gradient_norm) > 0
+    assert len(sent) == 1
+    factor = torch.linalg.cholesky(plain.hessian_matrix(point.outputs))
+    sent.clear()
+    turned = replace(plain, factor=factor)
+    seen = turned.seen_from(point)
+    assert len(sent) == 0
+    there = turned.at_W(point.W)
+    assert seen.value == pytest.approx(there.value, rel=1e-14)
+    assert relative(seen.x, there.x) <= 1e-14
+    assert relative(seen.gradient(), there.gradient()) <= 1e-12
 
 
 def test_a_part_of_the_rows_stands_for_all_of_them_in_the_hessian_that_preconditions():

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -48,12 +47,7 @@ class HeadPoint:
     W: Tensor
     outputs: Tensor
     value: float
-
-    @cached_property
-    def gradient_W(self) -> Tensor:
-        """The gradient in the original coordinates."""
-        misfit, inner = self.objective.misfit, self.objective.misfit.over.inner
-        return inner(misfit.gradient(self.outputs), self.objective.Z) + self.objective.head_penalty * self.W
+    gradient_W: Tensor  # in the original coordinates
 
     @property
     def gradient_norm(self) -> float:
@@ -123,24 +117,35 @@ class HeadObjective:
         """Evaluate; needs no help from a point near by."""
         W = self.to_W(x)
         outputs = matmul_small(self.Z, W.T)
-        value = self.misfit.value(outputs) + ridge(self.head_penalty, W)
-        return HeadPoint(self, x, W, outputs, value)
+        # in one pass over samples that are not held, and one message between processes
+        value, gradient = self.misfit.over.sums(_value_and_gradient, self.Z, self.misfit.pieces, outputs)
+        penalty = self.head_penalty
+        return HeadPoint(self, x, W, outputs, float(value) + ridge(penalty, W), gradient + penalty * W)
 
     def at_W(self, W: Tensor) -> HeadPoint:
         """Evaluate at a head given as a matrix."""
         return self.at(self.from_W(W), None)
 
-    def first(self, start: WarmStart | None) -> tuple[HeadPoint, WarmStart | None]:
-        """Where to begin: the warm start, unless W = 0 is better.
+    def seen_from(self, point: HeadPoint) -> HeadPoint:
+        """A point of the same objective in other coordinates, in these."""
+        return replace(point, objective=self, x=self.from_W(point.W))
+
+    def first(self, start: WarmStart | None) -> tuple[HeadPoint, WarmStart | None, float]:
+        """Where to begin: the warm start, unless W = 0 is better; and the norm of the gradient at W = 0.
 
         Where classes are nearly separable W is large. At a theta farther off its outputs may then be large and wrong,
         the loss flat around them, and Newton's method slow to come back; from zero it never is.
         """
         zero = self.at_W(self.Z.new_zeros(self.shape))
         if start is None:
-            return zero, None
+            return zero, None, zero.gradient_norm
         warm = self.at_W(start.W)
-        return (warm, start) if warm.value < zero.value else (zero, None)
+        return (warm, start, zero.gradient_norm) if warm.value < zero.value else (zero, None, zero.gradient_norm)
+
+
+def _value_and_gradient(Z: Tensor, misfit: Misfit, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows' share of the misfit, and of its derivative in W."""
+    return misfit.mean_loss(outputs), misfit.gradient(outputs).T @ Z
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class NewtonKrylov(ForAnyLoss):
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
-        first, _ = objective.first(start)
+        first, _, zero = objective.first(start)
         last: list[Arnoldi] = []
 
         def build_model(point: HeadPoint) -> KrylovModel:
@@ -170,7 +175,7 @@ class NewtonKrylov(ForAnyLoss):
             last[:] = [model.factors]  # the inverse handed out is of the last point that a model was built at
             return model
 
-        tolerance = gradient_tolerance(objective, first, self.atol, self.rtol)
+        tolerance = gradient_tolerance(first, zero, self.atol, self.rtol)
         region = TrustRegion(objective, build_model, first)
         point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
 
@@ -210,8 +215,8 @@ class Newton(ForAnyLoss):
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         plain = HeadObjective(Z, misfit, head_penalty)
-        point, start = plain.first(start)
-        tolerance = gradient_tolerance(plain, point, self.atol, self.rtol)
+        point, start, zero = plain.first(start)
+        tolerance = gradient_tolerance(point, zero, self.atol, self.rtol)
 
         def converged(point: HeadPoint) -> bool:
             return point.gradient_norm <= tolerance
@@ -242,7 +247,7 @@ class Newton(ForAnyLoss):
                 nearby = approximate_hessian(plain.Z, plain.misfit, plain.head_penalty, point.outputs)
                 factor, _ = damped_cholesky(nearby)
             objective = replace(plain, factor=factor)
-            begin = objective.at_W(point.W)
+            begin = objective.seen_from(point)
             region = TrustRegion(objective, lambda p: krylov_model(p, 30, 0.1), begin)
             # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
             while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
@@ -259,9 +264,6 @@ def newton_direction(point: HeadPoint) -> LineModel:
     return LineModel(gradient, -torch.cholesky_solve(gradient[:, None], factor)[:, 0], len(gradient))
 
 
-def gradient_tolerance(objective: HeadObjective, first: HeadPoint, atol: float, rtol: float) -> float:
+def gradient_tolerance(first: HeadPoint, zero: float, atol: float, rtol: float) -> float:
     """Absolute, or relative to the gradient at the start or at W = 0: a bad start must not loosen the answer."""
-    if rtol * first.gradient_norm <= atol:
-        return atol
-    zero = objective.at_W(torch.zeros_like(first.W))
-    return max(atol, rtol * min(first.gradient_norm, zero.gradient_norm))
+    return max(atol, rtol * min(first.gradient_norm, zero))

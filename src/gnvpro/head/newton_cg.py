@@ -76,8 +76,7 @@ class NewtonCG(ForAnyLoss):
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
-        point, near = objective.first(start and unshifted(objective, start))
-        zero = objective.at_W(torch.zeros_like(point.W)).gradient_norm
+        point, near, zero = objective.first(start and unshifted(objective, start))
         tolerance, done = max(self.atol, self.rtol * zero), 0
         if point.gradient_norm <= tolerance:
             return self._result(point, Once(lambda: Systems.of(objective)), Status.CONVERGED, 0)

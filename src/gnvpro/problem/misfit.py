@@ -85,21 +85,21 @@ class Misfit:
 
     def value(self, outputs: Tensor) -> float:
         """The mean loss."""
+        return float(self.mean_loss(outputs))
+
+    def mean_loss(self, outputs: Tensor) -> Tensor:
+        """The same as a tensor."""
         if self.by_entry:  # of squared errors: 1/2 w (x - c)^2
 
             def add(root: Tensor, X: Tensor, C: Tensor) -> Tensor:
                 return self.loss.value(root * X, root * C).sum()
 
-            return float(self.over.sum(add, self.sqrt_weights, outputs, self.targets))
-        return self._mean(self.loss.value, outputs)
+            return self.over.sum(add, self.sqrt_weights, outputs, self.targets)
 
-    def _mean(self, of: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> float:
-        """The weighted sum of one value per row."""
+        def add_rows(w: Tensor, X: Tensor, C: Tensor) -> Tensor:
+            return w[:, 0] @ self.loss.value(X, C).to(w.dtype)
 
-        def add(w: Tensor, X: Tensor, C: Tensor) -> Tensor:
-            return w[:, 0] @ of(X, C).to(w.dtype)
-
-        return float(self.over.sum(add, self.weights, outputs, self.targets))
+        return self.over.sum(add_rows, self.weights, outputs, self.targets)
 
     def gradient(self, outputs: Tensor) -> Tensor:
         """Its derivative in the outputs."""
@@ -138,7 +138,12 @@ class Misfit:
         accuracy = getattr(self.loss, "accuracy", None)
         if accuracy is None:
             return None
-        return self._mean(accuracy, outputs) / float(self.over.sum(torch.sum, self.weights))
+
+        def add(w: Tensor, X: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+            return w[:, 0] @ accuracy(X, C).to(w.dtype), w.sum()
+
+        right, every = self.over.sums(add, self.weights, outputs, self.targets)
+        return float(right) / float(every)
 
 
 def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
