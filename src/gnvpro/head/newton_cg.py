@@ -82,17 +82,21 @@ class NewtonCG(ForAnyLoss):
             return self._result(point, Once(lambda: Systems.of(objective)), Status.CONVERGED, 0)
         systems = Systems.of(objective)
         rough = COARSE * zero if systems.single else tolerance
+
+        def first(at: HeadPoint) -> float:  # near by, Newton's first step already has digits
+            return min(LOOSEST, math.sqrt(at.gradient_norm / zero)) if near else LOOSEST
+
         if point.gradient_norm > 10 * rough:
             W = systems.into(point.W)
             for penalty in [head_penalty] if near else systems.penalties():
                 stage = systems.with_penalty(penalty)
                 turned = stage.turned.at_W(W)
                 enough = rough if penalty == head_penalty else max(rough, ENOUGH * turned.gradient_norm)
-                turned, _, more = descend(turned, stage.turned_direction, enough, self.iterations - done)
+                turned, _, more = descend(turned, stage.turned_direction, first(turned), enough, self.iterations - done)
                 W, done = turned.W, done + more
             found = objective.at_W(systems.out_of(W))
             point = found if found.value < point.value else point
-        point, status, more = descend(point, systems.direction, tolerance, self.iterations - done)
+        point, status, more = descend(point, systems.direction, first(point), tolerance, self.iterations - done)
         return self._result(point, Once(lambda: systems), status, done + more)
 
     def _result(self, point: HeadPoint, systems: Once[Systems], status: Status, done: int) -> HeadFit:
@@ -107,20 +111,18 @@ class NewtonCG(ForAnyLoss):
 
 
 def descend(
-    point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], tolerance: float, most: int
+    point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], rtol: float, tolerance: float, most: int
 ) -> tuple[HeadPoint, Status, int]:
-    """Newton's method from a point; `direction` gives its steps to a relative residual."""
-    before = point.gradient_norm
+    """Newton's method from a point; `direction` gives its steps to a relative residual, `rtol` is of the first."""
     for done in range(most):
         norm = point.gradient_norm
         if norm <= tolerance:
             return point, Status.CONVERGED, done
-        # as many digits as the last step gained, none that the tolerance does not ask for
-        rtol = max(LOOSEST * min(1.0, norm / before), 0.3 * tolerance / norm)
-        before, trial = norm, _further(point, direction(point, rtol))
+        trial = _further(point, direction(point, max(rtol, 0.3 * tolerance / norm)))
         if trial is None:
             return point, Status.STEP_TOO_SMALL, done + 1
-        point = trial
+        # as many digits as the last step gained; none, above, that the tolerance does not ask for
+        point, rtol = trial, LOOSEST * min(1.0, trial.gradient_norm / norm)
     return point, Status.CONVERGED if point.gradient_norm <= tolerance else Status.ITERATIONS_SPENT, most
 
 
