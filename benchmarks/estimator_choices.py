@@ -5,9 +5,12 @@
     python benchmarks/estimator_choices.py ranks             the rank of each value beside it
     python benchmarks/estimator_choices.py start             first penalties that do not grow with a unit's inputs
     python benchmarks/estimator_choices.py biases            penalties on biases smaller or larger than on weights
+    python benchmarks/estimator_choices.py layers            two layers, the second one's penalty smaller or larger
+    python benchmarks/estimator_choices.py loo               the head's penalty by leave-one-out
     python benchmarks/estimator_choices.py relevance         one penalty for all columns; one for each wherever possible
     python benchmarks/estimator_choices.py many-relevance    the same on tables of more rows, one split
     python benchmarks/estimator_choices.py confirm-relevance the same on confirming sets, seen after the choice
+    python benchmarks/estimator_choices.py many-rows         relevances of all rows, quasi-Newton steps, on 5,000 to 36,000 rows
     python benchmarks/estimator_choices.py line              a second start after little was learnt: never, or always
     python benchmarks/estimator_choices.py calibrated
 
@@ -22,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -34,12 +37,13 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from gnvpro import GNvproClassifier, GNvproRegressor
-from gnvpro.objectives.evidence import first_penalties
+from gnvpro.objectives.evidence import Evidence, JointMatrix, Penalties, evidence, first_penalties
+from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.sklearn.scaling import compress_tails
 from simulated_tables import SIMULATED
-from table_sets import CHOOSE, CONFIRM, WIDER, TableSet
+from table_sets import CHOOSE, CONFIRM, LARGER, WIDER, TableSet
 
-TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *SIMULATED, *CONFIRM]}
+TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *LARGER, *SIMULATED, *CONFIRM]}
 NO_TAILS = {"gnvpro.sklearn.base.compress_tails": lambda X, weights: None}
 ENDS_AT_ONCE = {"gnvpro.training.penalty_search.MAX_FAILURES": 1}
 
@@ -88,6 +92,40 @@ class Biased(nn.Module):
         return torch.tanh(nn.functional.linear(inputs, self.linear.weight, self.scale * self.linear.bias))
 
 
+class Layered(nn.Module):
+    """Two layers of 16 units, the second one's weights and biases scale * w: a penalty of 1 / scale^2 on them."""
+
+    def __init__(self, n_inputs: int, scale: float) -> None:
+        super().__init__()
+        self.first, self.second, self.scale = nn.Linear(n_inputs, 16), nn.Linear(16, 16), scale
+        with torch.no_grad():
+            self.second.weight /= scale
+            self.second.bias /= scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Hyperbolic tangents."""
+        return torch.tanh(self.scale * self.second(torch.tanh(self.first(inputs))))
+
+
+def leave_one_out(point: ReducedPoint, head_penalty: float) -> float:
+    """Mean square of the residuals r / (1 - h) that samples would have if the head, not theta, had not seen them."""
+    misfit, Z = point.problem.misfit, point.Z
+    H = (misfit.weights * Z).T @ Z + head_penalty * torch.eye(Z.shape[1]).to(Z)
+    solved = torch.linalg.solve(H, Z.T).T
+    leverage = misfit.weights * (Z * solved).sum(1, keepdim=True)
+    residuals = misfit.targets - solved @ (Z.T @ (misfit.weights * misfit.targets))
+    return float((misfit.weights * (residuals / (1 - leverage)).square()).sum() / misfit.targets.shape[1])
+
+
+def evidence_with_loo(decides: bool, point: ReducedPoint, matrix: JointMatrix, at: Penalties, n: float) -> Evidence:
+    """The evidence, but the head's next penalty is the best by leave-one-out, which may also decide between models."""
+    found = evidence(point, matrix, at, n)
+    tried = at.head * np.logspace(-1, 1, 21)
+    best = float(min(tried, key=lambda alpha: leave_one_out(point, alpha)))
+    score = -0.5 * n * point.W.shape[0] * float(np.log(leave_one_out(point, at.head)))
+    return replace(found, targets=(found.targets[0], best), log=score if decides else found.log)
+
+
 class Ranks(nn.Module):
     """The share of the training samples below each value of a column, beside or in place of the columns."""
 
@@ -120,9 +158,11 @@ SMALL = "diabetes,auto,bdims,cps1985,dietox,housing,college,mixture,arm"
 LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
 SMALL_LABELS = "glass,iris,wine,olive,mroz,biopsy,two-class,oj,swiss-labor,hawks"
+ALIKE = Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: None})
+ALL_ROWS = {"gnvpro.sklearn.base.LEAST_PART": 10**9}
 RELEVANCE = [
     DEFAULT,
-    Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: None}),
+    ALIKE,
     Variant("one penalty for each column wherever possible", {}, {"gnvpro.sklearn.relevance.LEAST_GAIN": -np.inf}),
 ]
 QUESTIONS = {
@@ -159,8 +199,41 @@ QUESTIONS = {
         SMALL,
         2,
     ),
+    "layers": Question(
+        [DEFAULT]
+        + [
+            Variant(f"second layer {scale**-2:.2g}", {"features": partial(Layered, scale=scale)})
+            for scale in SCALES[:3]
+        ],
+        SMALL,
+        2,
+    ),
+    "loo": Question(
+        [
+            ALIKE,
+            *(
+                Variant(
+                    name,
+                    {},
+                    ALIKE.patches | {"gnvpro.training.judgement.evidence": partial(evidence_with_loo, decides)},
+                )
+                for name, decides in (("leave-one-out for the head's penalty", False), ("and between models", True))
+            ),
+        ],
+        "diabetes,auto,bdims,dietox,college,mixture",
+        3,
+    ),
     "relevance": Question(RELEVANCE, f"{SMALL},{SMALL_LABELS},hull,suburb,building,tasting,credit,biomass,guns", 3),
     "many-relevance": Question(RELEVANCE, f"{LABELS},wa-churn,stack,lending,diamonds,airfare,storms,chicago,plant"),
+    "many-rows": Question(
+        [
+            DEFAULT,
+            Variant("relevances of all rows", {}, ALL_ROWS),
+            Variant("and quasi-Newton steps", {}, ALL_ROWS | {"gnvpro.sklearn.base.MAX_PART_FLOPS": 0.0}),
+        ],
+        "all-storms,all-deliveries,all-gapminder,turbine,cps1988,fold",
+        2,
+    ),
     "confirm-relevance": Question(RELEVANCE[:2], "car-prices,computers,hpc", 3),
     "line": Question(
         [

@@ -98,6 +98,11 @@ WIDER = [  # to choose on, too: mostly for scaling and for two classes
     TableSet("wa-churn", "modeldata/wa_churn", "churn", (), True),
     TableSet("stack", "modeldata/stackoverflow", "Remote", (), True),
 ]
+LARGER = [  # to choose on, too: all rows
+    TableSet("all-storms", "dplyr/storms", "wind", ("name", "status", "category"), rows=60_000),
+    TableSet("all-deliveries", "modeldata/deliveries", "time_to_delivery", rows=60_000),
+    TableSet("all-gapminder", "dslabs/gapminder", "life_expectancy", ("country",), rows=60_000),
+]
 CONFIRM = [
     TableSet("quakes", "datasets/quakes", "stations"),
     TableSet("car-prices", "modeldata/car_prices", "Price"),

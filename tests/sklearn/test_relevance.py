@@ -20,6 +20,7 @@ import gnvpro
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.objectives.evidence import Penalties
 from gnvpro.objectives.problem import Problem
+from gnvpro.sklearn.base import usual_solver
 from gnvpro.sklearn.relevance import slopes_by_column
 from gnvpro.sklearn.trained import Part, Samples, Trained, trained_point
 from gnvpro.training.judgement import assembled
@@ -117,6 +118,61 @@ def test_there_is_one_training_where_work_is_capped_or_columns_are_not_ours_to_s
         model = GNvproRegressor(random_state=0, **settings).fit(X, y)
         assert trainings.call_count == 1
         assert torch.equal(model._columns, torch.ones(5, dtype=torch.float64))
+
+
+def sizes_of_trainings(model, X, y) -> list[int]:
+    """How many samples each training of a fit saw."""
+    kind = type(model)
+    with patch.object(kind, "_train", autospec=True, side_effect=kind._train) as trainings:
+        model.fit(X, y)
+    return [len(call.args[2].part.inputs) for call in trainings.call_args_list]
+
+
+def test_relevances_of_many_samples_come_from_a_part_of_them() -> None:
+    X, y = two_columns_matter(500)
+    with patch("gnvpro.sklearn.base.LEAST_PART", 200):
+        model = GNvproRegressor(random_state=0)
+        assert sizes_of_trainings(model, X, y) == [200, 500]
+        assert model._columns.argmax() == 0
+        assert float(model._columns[2:].max()) < 0.7
+        new, clean = two_columns_matter(2000, noise=0.0)
+        assert np.sqrt(np.mean((model.predict(new) - clean) ** 2)) < 0.03
+        with ALIKE:  # the part's model is no result
+            assert sizes_of_trainings(GNvproRegressor(random_state=0), X, y) == [200, 500]
+        assert sizes_of_trainings(GNvproRegressor(random_state=0), X[:399], y[:399]) == [399, 399]
+
+
+@pytest.mark.parametrize("settings", [{"method": "adam", "work": None}, {"max_iter": 30}, {"theta_penalty": 1e-3}])
+def test_no_part_is_trained_on_where_relevances_are_not_sought(settings) -> None:
+    X, y = two_columns_matter(500, 3)
+    with patch("gnvpro.sklearn.base.LEAST_PART", 200):
+        assert sizes_of_trainings(GNvproRegressor(random_state=0, **settings), X, y) == [500]
+
+
+def test_a_class_may_be_missing_from_the_part() -> None:
+    X, y = two_columns_matter(500, 3)
+    labels = (y > 0).astype(int)
+    labels[np.argsort(X[:, 2])[-3:]] = 2
+    drawn = np.random.RandomState(np.random.RandomState(0).randint(2**31 - 1)).permutation(500)[:200]
+    labels[drawn] = np.minimum(labels[drawn], 1)
+    assert (labels == 2).any()
+    with patch("gnvpro.sklearn.base.LEAST_PART", 200):
+        model = GNvproClassifier(random_state=0)
+        assert sizes_of_trainings(model, X, labels) == [200, 500]
+    assert model.predict_proba(X).shape == (500, 3)
+    assert model.score(X, labels) > 0.9
+
+
+def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_samples() -> None:
+    def usual(loss: str, rows: int, columns: int, width: int = 16):
+        model = nn.Sequential(gnvpro.networks.MLP(columns, [width], dtype=torch.float64), nn.Linear(width, 1))
+        return usual_solver(loss, Part(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows)), model)
+
+    assert usual("least_squares", 1000, 10) == usual("logistic", 1000, 10) == "dense"
+    assert usual("least_squares", 40_000, 10) == gnvpro.Dense(samples=2000)
+    assert usual("logistic", 40_000, 10) == usual("multinomial", 100, 3) == "hybrid"
+    assert usual("least_squares", 2000, 60) == "hybrid"  # no part is smaller
+    assert usual("least_squares", 40_000, 100) == "hybrid"
 
 
 def test_a_warm_start_keeps_the_scales() -> None:

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from gnvpro.arguments import check_choice, check_count
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
+from gnvpro.methods.solvers import Dense
 from gnvpro.network.evaluation import evaluating
 from gnvpro.networks import MLP
 from gnvpro.objectives.joint_posterior import JointPosterior
@@ -52,6 +53,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 MIN_WIDTH, MAX_WIDTH = 16, 64
 MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
+PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exact step, and what it may take
+LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
 BATCHED_PENALTY = 1.0  # divided by the number of samples: for methods on batches, which cannot search
 
 
@@ -107,12 +110,11 @@ class NetworkEstimator(BaseEstimator, ABC):
             )
         whole = Part(inputs, goals, shares)
         samples = Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
-        trained = self._train_in_units(loss, samples, n_outputs, seed)
-        if begins and self.standardize and (scales := self._relevances(trained)) is not None:
-            again = self._train_in_units(loss, samples.scaled(scales), n_outputs, seed)
-            if again.log_evidence > trained.log_evidence:
-                trained, columns = again, scales
-                scaling = scaling_of(X, weights, columns)
+        if begins and self._seeks_relevances:
+            trained, columns = self._train_by_relevance(loss, samples, n_outputs, seed)
+            scaling = scaling_of(X, weights, columns)
+        else:
+            trained = self._train_in_units(loss, samples, n_outputs, seed)
         self._learn_posterior(trained, seed)
         result, self._columns = trained.result, columns
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
@@ -121,10 +123,29 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *trained.model.named_children()])).eval()
         return trained
 
-    def _relevances(self, trained: Trained) -> Tensor | None:
-        """What to multiply the columns by before another training, where that pays and nobody capped the work."""
-        searched = self.theta_penalty == "auto" and trained.result.chosen is not None
-        return column_scales(trained) if searched and self.work is None and self.max_iter is None else None
+    @property
+    def _seeks_relevances(self) -> bool:
+        """Whether columns may be scaled by their relevance: theta's penalty is searched for, the work not capped."""
+        method = as_method(self.method, None)
+        searches = self.theta_penalty == "auto" and method.parts() is None and method.whole_set
+        return searches and self.standardize and self.features is None and self.work is None and self.max_iter is None
+
+    def _train_by_relevance(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> tuple[Trained, Tensor]:
+        """A model, and what the columns were multiplied by: the relevances that a first model found, where they pay.
+
+        Of many samples the first model has seen a part only; of few it is the result where its evidence is higher.
+        """
+        part, n = samples.part, len(samples.part.inputs)
+        ones, size = part.inputs.new_ones(part.inputs.shape[1]), max(LEAST_PART, n // PARTS)
+        many = n >= 2 * size
+        drawn = np.random.RandomState(seed).permutation(n)[:size]
+        first = self._train_in_units(loss, Samples(part.take(drawn), None) if many else samples, n_outputs, seed)
+        scales = column_scales(first)
+        if scales is None and not many:
+            return first, ones
+        columns = ones if scales is None else scales
+        again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
+        return (again, columns) if many or again.log_evidence > first.log_evidence else (first, ones)
 
     def _train_in_units(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
         """A model, with targets in units that suit them."""
@@ -280,12 +301,18 @@ def usual_width(n_samples: float) -> int:
     return int(min(MAX_WIDTH, max(MIN_WIDTH, MIN_WIDTH * math.sqrt(n_samples / 2000))))
 
 
-def usual_solver(loss: str, part: Part, model: nn.Module) -> str:
-    """Exact steps where they take little; else, and for several classes, quasi-Newton steps between Krylov spaces."""
+def usual_solver(loss: str, part: Part, model: nn.Module) -> str | Solver:
+    """Exact steps where they take little, almost exact ones of many samples; else quasi-Newton between Krylov spaces."""
     q = sum(p.numel() for p in model[:-1].parameters() if p.requires_grad)  # type: ignore[index]
     n_targets = part.targets.shape[-1] if loss == "least_squares" else 1
-    rows = len(part.targets) * min(n_targets, q)
-    return "dense" if loss != "multinomial" and rows * q**2 + q**3 / 3 <= MAX_EXACT_FLOPS else "hybrid"
+
+    def flops(rows: int) -> float:
+        return rows * min(n_targets, q) * q**2 + q**3 / 3
+
+    if loss != "multinomial" and flops(len(part.targets)) <= MAX_EXACT_FLOPS:
+        return "dense"
+    many = loss == "least_squares" and len(part.targets) > PART_ROWS
+    return Dense(samples=PART_ROWS) if many and flops(PART_ROWS) <= MAX_PART_FLOPS else "hybrid"
 
 
 def _n_features(features: nn.Module, inputs: Tensor) -> int:
