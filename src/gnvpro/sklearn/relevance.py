@@ -13,7 +13,8 @@ multiplied by s_j is a penalty a1 / s_j^2 on the column as it was; hence relevan
 
 That is two of these steps at once, because after one of them the slopes still point the same way; the ones keep columns that
 the data say nothing about where they are. There are as many numbers to fit as columns. They are worth a training of their own
-where the slopes promise more than one of log evidence for each; the higher evidence then decides.
+where the slopes promise more than one of log evidence for each; the higher evidence then decides. Of many samples the slopes
+are those of a model of a part of them, and there is nothing to decide: one training on all follows.
 
 Legend: s -> scales, S^-1 -> variances, v -> noise.
 """
