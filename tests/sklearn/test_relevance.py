@@ -175,6 +175,25 @@ def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_sample
     assert usual("least_squares", 40_000, 100) == "hybrid"
 
 
+def test_of_very_many_samples_nothing_is_searched_for() -> None:
+    X, y = two_columns_matter(500)
+    with patch("gnvpro.sklearn.base.MANY", 400):
+        model = GNvproRegressor(random_state=0)
+        assert sizes_of_trainings(model, X, y) == [500]
+        assert model.chosen_ is None
+        last = model.history_[-1]
+        assert last.theta_penalty == last.head_penalty == 1 / 500
+        new, clean = two_columns_matter(2000, noise=0.0)
+        mean, std = model.predict(new, return_std=True)
+        assert (
+            np.sqrt(np.mean((mean - clean) ** 2)) < clean.std() / 3
+        )  # penalties of many samples are strong for so few
+        assert std.min() > 0
+        for asked in ({"solver": "dense"}, {"method": gnvpro.GNvpro()}):  # by name they are
+            assert GNvproRegressor(random_state=0, max_iter=20, **asked).fit(X, y).chosen_ is not None
+        assert GNvproRegressor(random_state=0, max_iter=20).fit(X[:399], y[:399]).chosen_ is not None
+
+
 def test_a_warm_start_keeps_the_scales() -> None:
     X, y = two_columns_matter()
     model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)

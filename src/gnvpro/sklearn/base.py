@@ -55,7 +55,8 @@ MIN_WIDTH, MAX_WIDTH = 16, 64
 MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exact step, and what it may take
 LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
-BATCHED_PENALTY = 1.0  # divided by the number of samples: for methods on batches, which cannot search
+MANY = 50_000  # samples, from which a search for penalties takes minutes and hardly changes the model
+USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods on batches, which cannot search
 
 
 class NetworkEstimator(BaseEstimator, ABC):
@@ -110,7 +111,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             )
         whole = Part(inputs, goals, shares)
         samples = Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
-        if begins and self._seeks_relevances:
+        if begins and self._seeks_relevances(len(rows)):
             trained, columns = self._train_by_relevance(loss, samples, n_outputs, seed)
             scaling = scaling_of(X, weights, columns)
         else:
@@ -123,12 +124,15 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *trained.model.named_children()])).eval()
         return trained
 
-    @property
-    def _seeks_relevances(self) -> bool:
+    def _seeks_relevances(self, n_samples: int) -> bool:
         """Whether columns may be scaled by their relevance: theta's penalty is searched for, the work not capped."""
-        method = as_method(self.method, None)
-        searches = self.theta_penalty == "auto" and method.parts() is None and method.whole_set
+        searches = self.theta_penalty == "auto" and self._searches(as_method(self.method, None), n_samples)
         return searches and self.standardize and self.features is None and self.work is None and self.max_iter is None
+
+    def _searches(self, method: Method, n_samples: int) -> bool:
+        """Whether penalties that are "auto" are searched for."""
+        as_it_comes = self.method == "gnvpro" and self.solver is None
+        return method.parts() is None and method.whole_set and not (as_it_comes and n_samples >= MANY)
 
     def _train_by_relevance(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> tuple[Trained, Tensor]:
         """A model, and what the columns were multiplied by: the relevances that a first model found, where they pay.
@@ -190,8 +194,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         method = as_method(self.method, solver if takes_solver else None)
         method = replace(method, seed=seed, memory=self.memory)
         penalties = {"theta_penalty": self.theta_penalty, "head_penalty": self.head_penalty}
-        if method.parts() is not None or not method.whole_set:
-            usual = BATCHED_PENALTY / float(part.weights.sum())
+        if not self._searches(method, len(part.inputs)):
+            usual = USUAL_PENALTY / float(part.weights.sum())
             penalties = {name: usual if value == "auto" else value for name, value in penalties.items()}
         return {"loss": loss, "method": method, "sample_weight": part.weights, **penalties}
 
@@ -302,7 +306,12 @@ def usual_width(n_samples: float) -> int:
 
 
 def usual_solver(loss: str, part: Part, model: nn.Module) -> str | Solver:
-    """Exact steps where they take little, almost exact ones of many samples; else quasi-Newton between Krylov spaces."""
+    """Exact steps where they take little, almost exact ones of many samples; else quasi-Newton between Krylov spaces.
+
+    Of very many, for which nothing is searched, what `train` takes: random batches first.
+    """
+    if len(part.targets) >= MANY:
+        return "auto"
     q = sum(p.numel() for p in model[:-1].parameters() if p.requires_grad)  # type: ignore[index]
     n_targets = part.targets.shape[-1] if loss == "least_squares" else 1
 

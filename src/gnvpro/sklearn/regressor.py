@@ -36,7 +36,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
             where those of so many samples are, else "hybrid".
         theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
             (standardised) errors. "auto", the default, finds them from the data (docs/penalties.md); for methods on batches,
-            which cannot, it is 1 over the number of samples.
+            which cannot, and with 50,000 samples or more it is 1 over the number of samples.
         max_iter: cap on the iterations.
         standardize: whether inputs and targets are brought to mean zero and variance one; undone at prediction.
         early_stopping: whether to hold out `validation_fraction` of the samples, stop when they have not been fitted
@@ -46,8 +46,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         verbose: whether to show the progress.
 
     Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `chosen_` (penalties, noise and evidence
-    found), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target), `n_features_in_`,
-    `feature_names_in_`, `n_outputs_`.
+    found; None where none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target),
+    `n_features_in_`, `feature_names_in_`, `n_outputs_`.
 
     >>> X = np.linspace(0, 1, 100)[:, None]
     >>> model = GNvproRegressor(random_state=0).fit(X, np.sin(6 * X[:, 0]))
