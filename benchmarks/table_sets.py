@@ -117,3 +117,9 @@ CONFIRM = [
     TableSet("penguins", "palmerpenguins/penguins", "species", (), True),
     TableSet("hpc", "modeldata/hpc_data", "class", (), True),
 ]
+
+# so many that nothing is searched for; beside "fold" of the simulated ones and "all-diamonds"
+MANY_ROWS = [
+    TableSet("all-cut", "ggplot2/diamonds", "cut", (), True, rows=60_000),
+    TableSet("flights", "nycflights13/flights", "air_time", ("time_hour", "tailnum", "dest"), rows=125_000),
+]

@@ -1,7 +1,8 @@
 """The estimators as they come against those of others on real tables: errors, log losses and processor seconds.
 
     python benchmarks/tables.py confirm                     every contender as it comes, one split
-    python benchmarks/tables.py choose --splits 2          also: wider, simulated
+    python benchmarks/tables.py choose --splits 2          also: wider, simulated, many
+    python benchmarks/tables.py many --only gnvpro --searched      penalties searched for however many rows there are
     python benchmarks/tables.py confirm --tuned             contenders with a small grid each, by three-fold cross-validation
     python benchmarks/tables.py confirm --sets quakes,pima --only gnvpro
     python benchmarks/tables.py confirm --only gnvpro --regression --penalty 1e-4     both penalties given by hand
@@ -13,6 +14,7 @@ standard deviation. Coverage: share of held-out targets within 1.96 standard dev
 from __future__ import annotations
 
 import argparse
+import math
 import time
 import warnings
 from collections import defaultdict
@@ -39,11 +41,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gnvpro import GNvproClassifier, GNvproRegressor
+from gnvpro.sklearn import base
 from simulated_tables import SIMULATED
-from table_sets import CHOOSE, CONFIRM, WIDER, TableSet
+from table_sets import CHOOSE, CONFIRM, MANY_ROWS, WIDER, TableSet
 
 MAX_GP_ROWS = 1200  # a GP of more takes minutes
-HALVES = {"choose": CHOOSE, "wider": WIDER, "simulated": SIMULATED, "confirm": CONFIRM}
+MANY = [t for t in (*SIMULATED, *CHOOSE) if t.name in ("fold", "all-diamonds")] + MANY_ROWS
+HALVES = {"choose": CHOOSE, "wider": WIDER, "simulated": SIMULATED, "many": MANY, "confirm": CONFIRM}
 
 
 def scaled(model: Any) -> Any:
@@ -180,7 +184,10 @@ def main() -> None:
     parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--penalty", type=float, help="of theta and head, instead of those found")
     parser.add_argument("--regression", action="store_true", help="these sets only")
+    parser.add_argument("--searched", action="store_true", help="penalties are searched for at any size")
     options = parser.parse_args()
+    if options.searched:
+        base.MANY = math.inf
     own = {} if options.penalty is None else {"theta_penalty": options.penalty, "head_penalty": options.penalty}
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

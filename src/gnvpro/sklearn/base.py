@@ -55,7 +55,7 @@ MIN_WIDTH, MAX_WIDTH = 16, 64
 MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exact step, and what it may take
 LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
-MANY = 50_000  # samples, from which a search for penalties takes minutes and hardly changes the model
+MANY = 30_000  # samples, from which a search for penalties takes minutes and hardly changes the model
 USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods on batches, which cannot search
 
 

@@ -36,7 +36,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
             where those of so many samples are, else "hybrid".
         theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
             (standardised) errors. "auto", the default, finds them from the data (docs/penalties.md); for methods on batches,
-            which cannot, and with 50,000 samples or more it is 1 over the number of samples.
+            which cannot, and with 30,000 samples or more it is 1 over the number of samples.
         max_iter: cap on the iterations.
         standardize: whether inputs and targets are brought to mean zero and variance one; undone at prediction.
         early_stopping: whether to hold out `validation_fraction` of the samples, stop when they have not been fitted
