@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import socket
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class Processes:
     )  # how often each group was used: notes of an earlier run are none of this one's
 
     def __init__(self, group: Any = None) -> None:
-        self.group, self.rank, self.size = group, 0, 1
+        self.rank, self.size = 0, 1
         self.alone = group is None  # whether there is no group
         if self.alone:
             return
@@ -54,6 +55,9 @@ class Processes:
                 "process_group must be a group of torch.distributed, such as torch.distributed.group.WORLD after "
                 f"torch.distributed.init_process_group(...), got {group!r}"
             )
+        # Borrowed: a group that somebody holds beyond `destroy_process_group` is there until the interpreter ends, and gloo's
+        # threads abort it then.
+        self._borrowed = weakref.ref(group)
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         Processes._begun[group.group_name] += 1
         self._prefix = f"gnvpro/{group.group_name}/{Processes._begun[group.group_name]}"
@@ -62,6 +66,16 @@ class Processes:
     def of(group: Any) -> Processes:
         """Those of a group, or themselves."""
         return group if isinstance(group, Processes) else Processes(group)
+
+    @property
+    def group(self) -> Any:
+        """The group, which belongs to `torch.distributed`."""
+        group = self._borrowed()
+        if group is None:
+            raise ProcessError(
+                "the process group is gone: torch.distributed.destroy_process_group() was called before the end"
+            )
+        return group
 
     @property
     def is_first(self) -> bool:

@@ -146,7 +146,7 @@ class Problem:
             raise ValueError(
                 "penalties from the data ('auto') need one sample_weight per sample, not one per entry; give numbers"
             )
-        self._first_sample = Once(self._count_before)
+        self._first_sample = self._count_before()
         self.meter = WorkMeter(self.n_samples)
         # how many observations the evidence counts: rows, or the sum of their weights
         self.n_observed = float(self.misfit.over.total(torch.tensor(float(observed), dtype=torch.float64)))
@@ -273,7 +273,7 @@ class Problem:
         other = copy.copy(self)
         other.__dict__.update(changed)
         other.passes = passes or other.network.pass_plan(other.inputs, other.memory)
-        other._first_sample = Once(other._count_before)
+        other._first_sample = other._count_before()
         if isinstance(other.inputs, Stream):  # sums over samples that are not held go by the chunks of the passes
             other.misfit = other.inputs.misfit(other.passes.size, other.misfit.over)
         return other
@@ -317,10 +317,13 @@ class Problem:
         """Whether any part of the samples is at hand without reading much more than that, in every process."""
         return self.processes.all(not isinstance(self.inputs, Streamed) or self.inputs.takes_fast)
 
-    def _count_before(self) -> int:
-        """Samples of the processes before this one."""
-        counts = self.processes.gather([len(self.inputs)])
-        return int(counts[: self.processes.rank].sum())
+    def _count_before(self) -> Once[int]:
+        """Samples of the processes before this one, gathered when they are asked for.
+
+        Nothing in it refers to the problem: a cycle would keep the process group until the interpreter ends, where gloo aborts.
+        """
+        processes, here = self.processes, len(self.inputs)
+        return Once(lambda: int(processes.gather([here])[: processes.rank].sum()))
 
     @property
     def n_samples(self) -> int:
