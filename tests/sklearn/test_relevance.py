@@ -169,10 +169,11 @@ def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_sample
         return usual_solver(loss, Part(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows)), model)
 
     assert usual("least_squares", 1000, 10) == usual("logistic", 1000, 10) == "dense"
-    assert usual("least_squares", 40_000, 10) == gnvpro.Dense(samples=2000)
-    assert usual("logistic", 40_000, 10) == usual("multinomial", 100, 3) == "hybrid"
+    assert usual("least_squares", 20_000, 20) == gnvpro.Dense(samples=2000)
+    assert usual("logistic", 20_000, 20) == usual("multinomial", 100, 3) == "hybrid"
     assert usual("least_squares", 2000, 60) == "hybrid"  # no part is smaller
-    assert usual("least_squares", 40_000, 100) == "hybrid"
+    assert usual("least_squares", 20_000, 100) == "hybrid"
+    assert usual("least_squares", 30_000, 20) == usual("multinomial", 30_000, 3) == "auto"
 
 
 def test_of_very_many_samples_nothing_is_searched_for() -> None:
