@@ -175,6 +175,15 @@ def test_memory_maps_and_datasets_begin_on_batches_as_tensors_do(
         assert result.history.column("loss") == pytest.approx(held.history.column("loss"), rel=1e-10)
 
 
+def test_readings_see_all_samples_where_a_part_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "SEEN", 100)
+    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    x, y = samples(400, "least_squares")  # 100 of them take 3200 bytes
+    for memory, seen in ((1.3e4, 100), (1.2e4, 400)):
+        problem = gnvpro.Problem(network(), x, y, loss="least_squares", memory=memory)
+        assert readings.Readings(problem, 0).seen.n_samples == seen
+
+
 @pytest.mark.slow
 def test_levels_begin_on_batches_once() -> None:
     torch.manual_seed(0)

@@ -320,7 +320,7 @@ class Problem:
     def _count_before(self) -> Once[int]:
         """Samples of the processes before this one, gathered when they are asked for.
 
-        Nothing in it refers to the problem: a cycle would keep the process group until the interpreter ends, where gloo aborts.
+        Nothing in it refers to the problem: a cycle would keep its samples until garbage is collected.
         """
         processes, here = self.processes, len(self.inputs)
         return Once(lambda: int(processes.gather([here])[: processes.rank].sum()))
