@@ -3,6 +3,7 @@
     git clone https://github.com/elizabethnewman/slimTrain CODE
     python -m benchmarks.slimtrain peaks --code CODE --batches 1 5 10 40 --epochs 20
     python -m benchmarks.slimtrain cdr --code CODE --batches 5 10 --epochs 100
+    python -m benchmarks.slimtrain peaks --ours --lr .0096 .024 .06 --batches 1 --epochs 20       adam-vpro at given rates
 
 peaks is MATLAB's function of two variables on [-3, 3]^2, 2000 samples to train and 1000 to validate; cdr the set of the
 paper's third experiment, 400 and 200. Networks: a residual network of width 8 (cdr: 16) and depth 8, tanh, to time 1. slimTrain
@@ -145,6 +146,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[5, 10])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--ours", action="store_true", help="adam-vpro alone")
+    parser.add_argument("--lr", type=float, nargs="+", help="rates of adam-vpro, instead of its own")
     given = parser.parse_args()
     torch.set_num_threads(1)
     sets = peaks() if given.problem == "peaks" else cdr_sets()
@@ -155,10 +158,15 @@ def main() -> None:
         print(f"| {name} | {batch} | {seed} | {reached[0]:.5f} | {reached[1]:.1f} |", flush=True)
 
     for seed in given.seeds:
-        show("gnvpro, default", "all", seed, ours(network(*sizes, seed), sets, "gnvpro", given.epochs))
+        if not given.ours:
+            show("gnvpro, default", "all", seed, ours(network(*sizes, seed), sets, "gnvpro", given.epochs))
         for batch in given.batches:
-            method = gnvpro.AdamVPro(batch_size=batch)
-            show("adam-vpro", batch, seed, ours(network(*sizes, seed), sets, method, given.epochs))
+            for rate in given.lr or [None]:
+                method = gnvpro.AdamVPro(lr=rate, batch_size=batch)
+                name = "adam-vpro" if rate is None else f"adam-vpro {rate:g}"
+                show(name, batch, seed, ours(network(*sizes, seed), sets, method, given.epochs))
+            if given.ours:
+                continue
             for name, rate, schedule in itertools.product(("ADAM", "slimTrain"), RATES, SCHEDULES):
                 if name == "slimTrain" and given.code is None:
                     continue

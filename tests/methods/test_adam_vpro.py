@@ -15,7 +15,7 @@ from gnvpro.methods import readings, running_adam_vpro
 from gnvpro.methods.batch_steps import BatchSteps, sizes_of
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
-from gnvpro.stochastic.learning_rate import FIRST, TRIALS, WARM_UP
+from gnvpro.stochastic.learning_rate import WARM_UP
 from stochastic_cases import network, samples
 
 
@@ -97,12 +97,16 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     torch.testing.assert_close(moved[large], (-1e-3 * size.detach() * gradient.sign())[large], rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("seen", [10_000, 120])
+@pytest.mark.parametrize(
+    ("n", "seen", "stopped"), [(300, 10_000, 5), (300, 120, 5), (900, 100, 2)]
+)  # within the first epoch
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_it_resumes_to_the_last_bit(loss: str, seen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_to_the_last_bit(
+    loss: str, n: int, seen: int, stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readings, "SEEN", seen)
     monkeypatch.setattr(readings, "PER_ENTRY", 1)
-    x, y = samples(300, loss)
+    x, y = samples(n, loss)
 
     class Stop(Exception):
         pass
@@ -118,7 +122,7 @@ def test_it_resumes_to_the_last_bit(loss: str, seen: int, tmp_path: Path, monkey
 
     whole = run(tmp_path / "a", None, False)
     with pytest.raises(Stop):
-        run(tmp_path / "b", 5, False)
+        run(tmp_path / "b", stopped, False)
     resumed = run(tmp_path / "b", None, True)
     for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -194,22 +198,36 @@ def test_a_rate_that_is_far_too_large_is_lowered() -> None:
     assert 0 < (result.history[-1].radius or 0) < 20
 
 
-def test_the_rate_is_found_where_the_budget_has_room_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = samples(400, "least_squares")
-    monkeypatch.setattr(running_adam_vpro, "TRIAL", 10)
-    monkeypatch.setattr(running_adam_vpro, "FIRST_STEPS", 20)
-    short, long = (
-        gnvpro.train(network(), x, y, loss="least_squares", method="adam-vpro", work=work).history for work in (8, 60)
-    )  # first steps and trials take at most 10 passes here
-    assert {record.radius for record in short[1:]} == {FIRST}
-    rates = long.column("radius")
-    trials = len(rates) - 1 - rates[::-1].index(next(rate for rate in rates[::-1] if rate != rates[-1]))
-    assert rates[1:4] == [FIRST] * 3  # first steps, twice an epoch, and the first trial
-    assert 4 <= trials <= 2 + TRIALS
-    assert rates[-1] in rates[3 : trials + 1]
-    assert [record.work for record in long[1:5]] == [3, 5, 6.25, 7.5]  # batches of 25 of 400 samples, two passes
-    assert long[trials].loss < long[2].loss < long[0].loss  # each goes on from the best before
-    assert long[-1].loss < long[trials].loss
+def test_batches_of_one_sample_train_too() -> None:
+    """At a rate that suits large batches they lead nowhere: the head fits any single sample."""
+    x, y = samples(300, "least_squares")
+    losses = {}
+    for lr in (None, 0.15):
+        method = gnvpro.AdamVPro(lr=lr, batch_size=1)
+        history = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=16).history
+        losses[lr] = history[-1].loss / history[0].loss
+    assert losses[None] < 0.1
+    assert losses[None] < 0.5 * losses[0.15]
+
+
+def test_a_long_first_epoch_is_read_in_parts_and_every_sample_is_seen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(2000, "least_squares")
+    monkeypatch.setattr(readings, "SEEN", 100)
+    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    seen: list[torch.Tensor] = []
+    step = BatchSteps.step
+    monkeypatch.setattr(
+        BatchSteps,
+        "step",
+        lambda self, batch, rate, share: (seen.append(batch.inputs), step(self, batch, rate, share))[1],
+    )
+    method = gnvpro.AdamVPro(batch_size=20)
+    work = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=6).history.column("work")
+    first = 100 / 2000
+    parts = [first + 2 * 17 * k / 100 for k in range(6)]  # 100 batches, 17 between readings
+    assert work[:8] == pytest.approx([*parts, first + 2, first + 4])
+    epoch = torch.cat(seen[:100])
+    assert torch.equal(epoch.sort(0).values, x.sort(0).values)
 
 
 def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import gnvpro
-from gnvpro.methods import auto, costs, pace, readings, relay, running_adam_vpro
+from gnvpro.methods import auto, costs, pace, readings, relay
 from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
@@ -28,8 +28,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "FEW_DIRECTIONS", 10)
     monkeypatch.setattr(relay, "STEPS", 160)
     monkeypatch.setattr(relay, "LEAST_PASSES", 10.0)
-    monkeypatch.setattr(running_adam_vpro, "TRIAL", 16)
-    monkeypatch.setattr(running_adam_vpro, "FIRST_STEPS", 16)
 
 
 def trained(loss: str = "least_squares", solver: Any = LARGE, n: int = 400, **settings: Any) -> gnvpro.Result:

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 
-from gnvpro.stochastic.learning_rate import FIRST, TRIALS, WARM_UP, cosine, found_rate, next_trial, trial_rate
+from gnvpro.stochastic.learning_rate import WARM_UP, cosine, usual_rate
 
 
-def searched(score: Callable[[float], float]) -> tuple[float, list[float]]:
-    """The rate that is found, and those that were tried."""
-    scores: dict[int, float] = {}
-    while (k := next_trial(scores)) is not None:
-        assert k not in scores
-        scores[k] = score(trial_rate(k))
-    return found_rate(scores), [trial_rate(k) for k in scores]
+def test_least_squares_takes_longer_steps_on_larger_batches_and_in_shorter_runs() -> None:
+    by_batch = [usual_rate(True, size, 2000) for size in (1, 16, 128, 512)]
+    assert by_batch == sorted(set(by_batch))
+    by_steps = [usual_rate(True, 128, steps) for steps in (40_000, 4000, 400)]
+    assert by_steps == sorted(set(by_steps))
+    assert usual_rate(True, 128, math.inf) > 0  # without a budget
 
 
-@pytest.mark.parametrize("best", [FIRST / 20, FIRST, FIRST * 20])
-def test_the_rate_is_found_by_climbing_and_what_is_no_number_loses(best: float) -> None:
-    found, tried = searched(lambda rate: math.inf if rate > 3 * best else abs(math.log(rate / best)))
-    assert 1 / 1.6 < found / best < 1.6
-    assert len(tried) <= TRIALS
-
-
-def test_trials_without_a_number_end_with_the_smallest_rate() -> None:
-    found, tried = searched(lambda rate: math.inf)
-    assert found == min(tried)
-    assert len(tried) == TRIALS
+@pytest.mark.parametrize(
+    ("batch", "steps", "best", "worse"),
+    [
+        (1, 40_000, (0.0096, 0.024), 0.06),
+        (10, 4000, (0.024, 0.06), 0.15),
+        (4, 10_000, (0.02, 0.048), 0.096),
+        (16, 2500, (0.048, 0.096), 0.3),
+        (512, 2400, (0.3, 0.54), 0.8),
+    ],
+)
+def test_the_rule_is_near_the_best_of_the_rates_that_were_measured(
+    batch: int, steps: int, best: tuple[float, float], worse: float
+) -> None:
+    """Relative errors of the best rates and of one that is too large: docs/benchmarks.md, small batches."""
+    assert best[0] / 1.5 < usual_rate(True, batch, steps) < min(1.5 * best[1], worse)
 
 
 def test_the_rate_rises_for_a_few_steps_and_falls_to_zero_with_the_budget() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 import gnvpro
 from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.head.newton import Newton
-from gnvpro.methods import auto, readings, relay, running_adam_vpro
+from gnvpro.methods import auto, readings, relay
 from gnvpro.problem.misfit import Misfit
 from gnvpro.training import run as training_run
 from stochastic_cases import network, samples
@@ -35,8 +35,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings see a part of the samples; few are many."""
     monkeypatch.setattr(readings, "SEEN", 120)
     monkeypatch.setattr(readings, "PER_ENTRY", 1)
-    monkeypatch.setattr(running_adam_vpro, "TRIAL", 16)
-    monkeypatch.setattr(running_adam_vpro, "FIRST_STEPS", 16)
     monkeypatch.setattr(auto, "FEW_DIRECTIONS", 10)
 
 

@@ -5,18 +5,18 @@
                         g     = J' (G W_b) + alpha_1 B'B theta                      one pass backward
                         theta = theta - rate(progress) * direction(g)               see `rotated_adam`, `learning_rate`
 
-An iteration is an epoch, or several where the budget is large; the last one ends with the budget. After it comes a reading
-(`readings`), for the history and the validation: of a random part of the samples where these are many more than a reading
-needs, and for least squares of the mean of the last thetas (see `batch_steps`) with an eliminated head; of other losses with
-the head that follows the batches. However the run ends, the head is then eliminated over all samples
-(`gnvpro.training.keeper`); of a budget of seconds, as many are put aside for it as the first elimination would have taken on
-all of them. Neither is counted as work; eliminations are counted as inner seconds. A head that has a freedom on a batch loses
-it with the learning rate (not for least squares).
+An iteration is an epoch, several where the budget is large, or a part of the first one where the samples are very many; the
+last one ends with the budget. After it comes a reading (`readings`), for the history and the validation: of a random part of
+the samples where these are many more than a reading needs, and for least squares of the mean of the last thetas (see
+`batch_steps`) with an eliminated head; of other losses with the head that follows the batches. However the run ends, the head
+is then eliminated over all samples (`gnvpro.training.keeper`); of a budget of seconds, as many are put aside for it as the
+first elimination would have taken on all of them. Neither is counted as work; eliminations are counted as inner seconds. A
+head that has a freedom on a batch loses it with the learning rate (not for least squares).
 
-The learning rate is relative to the size of the weights (`batch_steps`). For least squares it is found by short trials, an
-iteration each, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the budget, of work
-or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at all, it
-begins again with a quarter of the rate.
+The learning rate is relative to the size of the weights (`batch_steps`). For least squares it follows from the samples in a
+batch and the number of steps, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the
+budget, of work or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at
+all, it begins again with a quarter of the rate.
 
 Legend: alpha_1 -> theta_penalty, G -> gradient of the misfit in the outputs, W_b -> BatchFit.W.
 """
@@ -43,7 +43,7 @@ class AdamVPro(Method):
 
     Args:
         lr: the learning rate at the start, relative to the size of the weights: 0.1 changes each by a tenth of what is usual in
-            its tensor. Left out: 0.1; for least squares it is found by short trials where the budget has room for them.
+            its tensor. Left out: 0.1; for least squares more for large batches and less for long runs.
         batch_size: samples per step. Left out: 512 for least squares, else 128; a sixteenth of the samples where that is less.
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments.

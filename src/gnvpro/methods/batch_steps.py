@@ -51,10 +51,6 @@ class BatchSteps:
         self.parameters = {name: value.clone() for name, value in problem.network.split(theta).items()}
         self.moments: dict[str, dict[str, Any]] = {name: {} for name in self.parameters}
         self.sizes = sizes_of(self.parameters)
-        self.forget_the_way()
-
-    def forget_the_way(self) -> None:
-        """The mean begins here."""
         self.mean, self.count = self.theta(), 0
 
     def theta(self) -> Tensor:

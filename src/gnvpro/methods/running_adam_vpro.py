@@ -1,11 +1,11 @@
-"""The running part of `adam-vpro`: trials for the learning rate, epochs, readings. See `adam_vpro` for the method."""
+"""The running part of `adam-vpro`: epochs and readings. See `adam_vpro` for the method."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -14,44 +14,31 @@ from gnvpro.methods.batch_steps import BatchSteps
 from gnvpro.methods.pace import Pace
 from gnvpro.methods.protocol import Budget, Start, State
 from gnvpro.methods.readings import Readings
-from gnvpro.methods.stochastic import Model, RandomBatch, loader_batch_size, random_batches
+from gnvpro.methods.stochastic import RandomBatch, loader_batch_size, random_batches
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.stochastic.batch_head import BatchHead
-from gnvpro.stochastic.learning_rate import (
-    FIRST,
-    TRIALS,
-    USUAL,
-    WARM_UP,
-    cosine,
-    found_rate,
-    next_trial,
-    score_of,
-    trial_rate,
-)
+from gnvpro.stochastic.learning_rate import WARM_UP, cosine, usual_rate
 from gnvpro.stochastic.rotated_adam import Rotated
 
 EPOCH = 2.0  # passes
-FIRST_STEPS = 200  # of least squares, before the trials for the rate,
-STINT = 50  # of them between readings
-TRIAL = 100  # steps of a trial
-SHARE = 0.5  # of the budget that trials may take at most; without room for them the rate is UNTRIED
 LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of it is left (measured)
 READINGS = 50  # of a run, at most, about
 EPOCHS = 4  # between readings of all samples at least: each costs half an epoch; fewer at the beginning:
-EARLY = 2  # times as many epochs as lie between readings have been before
+EARLY = 2  # times as many epochs as lie between readings have been before;
+FIRST_PARTS = 3  # times as many samples as a reading sees are in a part of the first epoch, after which there is one
 TIMED = 5  # steps, to know how many the seconds allow
 RETREAT = 0.25  # times the rate after a failure
 FAILURES = 6  # that are forgiven
 MOST_RESERVED = 0.5  # of the seconds, for the last elimination
 CHANGING = 1.5  # times the first objective that is no failure where samples change
-TRIAL_SEED = 1_000_003  # the order of the trial's batches is none of an epoch's
+TIMED_SEED = 1_000_003  # the order of the batches that are timed is none of an epoch's
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """A learning rate, or None for one that is found; samples per step; the head on them; whether coordinates are rotated."""
+    """A learning rate, or None for the usual one; samples per step; the head on them; whether coordinates are rotated."""
 
     lr: float | None
     batch_size: int
@@ -71,9 +58,8 @@ class RunningAdamVPro:
         self.given = self.budget = budget  # the second without what is reserved for the last elimination
         self.status = Status.RUNNING
         self.n_samples = problem.n_samples
-        self.readings = Readings(problem, seed, TRIAL_SEED)
+        self.readings = Readings(problem, seed, TIMED_SEED)
         self.batch_size = loader_batch_size(problem) or settings.batch_size
-        self.per_epoch = max(1, self.n_samples // self.batch_size)
         # a batch: the last epoch may be cut short; several processes, whose parts of a batch differ, end with an epoch
         self.next_passes = min(2.0, 2 * self.batch_size / self.n_samples) if problem.processes.alone else 2.0
         if state is None:
@@ -84,9 +70,7 @@ class RunningAdamVPro:
     # -- beginning
 
     def _begin(self, start: Start) -> None:
-        self.epoch = self.failures = 0
-        self._warm = False  # whether the first steps are taken
-        self.rate, self._scores = self.settings.lr, dict[int, float]()
+        self.epoch = self.part = self.failures = 0
         begun = self.budget.clock()
         self.first = self.point = self.readings.first(start)
         taken = (self.budget.clock() - begun) * self.n_samples / self.readings.seen.n_samples
@@ -94,6 +78,9 @@ class RunningAdamVPro:
         left = self._passes_in_seconds() if math.isfinite(self.budget.seconds) else math.inf
         self.pace = Pace(self.budget, self.problem.processes)
         self.pace.left = min(self.pace.left, left)
+        steps = self.pace.total / EPOCH * self.n_samples / self.batch_size
+        squares = self.problem.misfit.identity_hessian
+        self.rate = self.settings.lr or usual_rate(squares, self.batch_size, steps)
         self.steps = self._set_out()
 
     def _reserve(self, seconds: float) -> None:
@@ -108,80 +95,15 @@ class RunningAdamVPro:
             self.problem, self.settings.batch_head, kernel, self.batch_size, self.first.theta, self.first.W
         )
 
-    # -- the learning rate
-
-    def _try_a_rate(self) -> StepReport | None:
-        """First steps or one trial, kept where nothing was better; None where the rate is known."""
-        if not self.problem.misfit.identity_hessian:
-            self.rate = USUAL
-            return None
-        begun = self._warm or self._scores or self.steps.count
-        if not (begun or self._affords_trials()):
-            self.rate = FIRST
-            return None
-        if not self._warm:
-            return self._first_steps()
-        k = next_trial(self._scores)
-        if k is None or self.is_over:
-            self.rate = found_rate(self._scores)
-            self.steps.forget_the_way()
-            self.pace.look()
-            return None
-        best = min(self._scores.values(), default=math.inf)
-        steps = self._set_out()
-        epochs = (self._batches(TRIAL_SEED + epoch * self.per_epoch) for epoch in itertools.count())
-        batches = itertools.islice(itertools.chain.from_iterable(epochs), TRIAL)
-        self._scores[k] = self._trial(steps, batches, lambda done: cosine(trial_rate(k), done / TRIAL, done))
-        if not self._scores[k] < best:
-            return self._tried(None, trial_rate(k))
-        self.steps = steps
-        return self._tried(self.readings.read(steps.theta(), steps), trial_rate(k))
-
-    def _first_steps(self) -> StepReport:
-        """Towards where trials tell what rate is good for a long run: at the very beginning one far too large is best."""
-        steps = self.steps
-        batches = itertools.islice(self._batches(TRIAL_SEED + steps.count), STINT)
-        score = self._trial(steps, batches, lambda done: cosine(FIRST, 0.0, done))
-        after = self.readings.read(steps.mean, steps) if math.isfinite(score) else None
-        report = self._tried(after, FIRST)
-        self._warm = after is None or steps.count >= FIRST_STEPS
-        if self._warm:
-            self.first = self.point
-        return report
-
-    def _tried(self, after: Model | None, rate: float) -> StepReport:
-        better = after is not None and after.value < self.point.value
-        if after is not None and better:
-            self.point = after
-        return StepReport(better, radius=rate, solver=self._kind)
-
-    def _affords_trials(self) -> bool:
-        """Whether all of them together would be a small share of the budget."""
-        passes = (TRIALS * TRIAL + FIRST_STEPS) * 2 * self.batch_size / self.n_samples
-        total = self.pace.total
-        return passes <= SHARE * total and total - passes >= EPOCH
-
     def _passes_in_seconds(self) -> float:
         """How many fit into the seconds, by the median of a few steps."""
         steps, times = self._set_out(), [self.budget.clock()]
-        for batch in itertools.islice(self._batches(TRIAL_SEED), TIMED):
+        for batch in itertools.islice(self._batches(TIMED_SEED), TIMED):
             steps.step(batch, 0.0)
             times.append(self.budget.clock())
         each = statistics.median(after - before for before, after in itertools.pairwise(times))
         count = -self.problem.processes.largest(-self.budget.seconds_left / max(each, 1e-12))
         return count * 2 * self.batch_size / self.n_samples
-
-    def _trial(self, steps: BatchSteps, batches: Iterable[RandomBatch], rate: Callable[[int], float]) -> float:
-        """The score of a short run; it is infinite where a loss is no number."""
-        losses: list[float] = []
-        for batch in batches:
-            loss = steps.step(batch, rate(steps.count))
-            if loss is None or not math.isfinite(loss):
-                return math.inf
-            losses.append(loss)
-            if self._out_of_seconds:
-                break
-        return score_of(losses)
 
     # -- one iteration
 
@@ -190,18 +112,15 @@ class RunningAdamVPro:
         return
 
     def iterate(self) -> StepReport | None:
-        """One epoch or several, each in an order of its own; before, a trial for the rate."""
+        """One epoch or several, each in an order of its own."""
         if self.problem.processes.all(self.budget.seconds_left <= 0):
             self.status = Status.SECONDS_SPENT
             return None
-        if self.rate is None and (report := self._try_a_rate()) is not None:
-            return report
         while True:
-            assert self.rate is not None
             finite = self._run_epochs(self.rate)
             after = self.readings.read(self._model(), self.steps) if finite else None
             self.pace.look()
-            if after is not None and after.value <= self._tolerated * self.first.value:
+            if after is not None and (self.epoch == 0 or after.value <= self._tolerated * self.first.value):
                 self.point = after
                 return StepReport(True, radius=self.rate, solver=self._kind)
             self.failures += 1
@@ -242,16 +161,26 @@ class RunningAdamVPro:
         every = random_batches(self.problem, self.batch_size, self.seed, epoch)
         return (batch for batch in every if batch.count == self.batch_size or batch.of_loader)
 
+    def _next_batches(self) -> Iterator[RandomBatch]:
+        """The batches of an epoch; of the first one, where it is long, those of a part."""
+        batches = self._batches(self.epoch)
+        alone = self.problem.processes.alone and loader_batch_size(self.problem) is None
+        parts = self.n_samples // (FIRST_PARTS * self.readings.seen.n_samples) if alone and self.epoch == 0 else 1
+        if parts > 1:
+            size = math.ceil(self.n_samples // self.batch_size / parts)
+            batches = itertools.islice(batches, self.part * size, (self.part + 1) * size)
+        self.part = (self.part + 1) % max(parts, 1)
+        self.epoch += self.part == 0
+        return batches
+
     def _run_epochs(self, rate: float) -> bool:
-        """Steps on all batches of as many epochs as lie between readings; whether all of them were finite."""
+        """Steps on all batches until the next reading, of the epochs before it; whether all of them were finite."""
         least = EPOCHS * self.readings.seen.n_samples / self.n_samples
         most = min(max(self.pace.total / EPOCH / READINGS, least), self.epoch / EARLY)
         for _ in range(max(1, int(most))):
             if self.is_over:
                 break
-            batches = self._batches(self.epoch)
-            self.epoch += 1
-            for batch in batches:
+            for batch in self._next_batches():
                 progress = self.pace.now()
                 falling = max(LEAST_SHARE, cosine(1.0, progress, WARM_UP))
                 share = 1.0 if self.problem.misfit.identity_hessian else falling
@@ -272,15 +201,14 @@ class RunningAdamVPro:
             "first_W": self.first.W,
             "first_value": self.first.value,
             "steps": self.steps.state(),
-            "counts": [self.epoch, self.failures, self._warm, self.point.provisional, self.reserved],
+            "counts": [self.epoch, self.part, self.failures, self.point.provisional, self.reserved],
             "rate": self.rate,
-            "scores": list(self._scores.items()),
             "pace": self.pace.state(),
         }
 
     def _resume(self, state: State) -> None:
-        self.epoch, self.failures, self._warm, provisional, reserved = state["counts"]
-        self.rate, self._scores = state["rate"], dict(state["scores"])
+        self.epoch, self.part, self.failures, provisional, reserved = state["counts"]
+        self.rate = state["rate"]
         self._reserve(reserved)
         self.pace = Pace(self.budget, self.problem.processes, state["pace"])
         self.point = self.readings.again(state["x"], state["W"], provisional)

@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 NUMBERS = {"memory", "sample_passes", "inner_seconds", "seconds"}
-MAGIC = b"gnvpro checkpoint 3\n"
+MAGIC = b"gnvpro checkpoint 4\n"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
