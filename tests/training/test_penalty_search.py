@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +15,11 @@ from torch import Tensor, nn
 import gnvpro
 from gnvpro import Tikhonov, time_differences
 from gnvpro.networks import NeuralODE
+from gnvpro.objectives.evidence import Penalties
+from gnvpro.objectives.problem import Searched
 from gnvpro.training.history import Record
+from gnvpro.training.judgement import judged
+from gnvpro.training.penalty_search import PenaltySearch
 
 F64 = torch.float64
 AUTO: dict[str, Any] = {"theta_penalty": "auto", "head_penalty": "auto"}
@@ -139,6 +144,21 @@ def test_a_search_for_classes_begins_where_no_units_sum_varies_by_more_than_one(
     x = torch.randn(90, inputs, dtype=F64, generator=torch.Generator().manual_seed(0))
     problem = gnvpro.Problem(network(inputs), x, (x[:, 0] > 0).to(F64), loss="logistic", **AUTO)
     assert inputs / (90 * problem.theta_penalty.alpha) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(("loss", "least"), [("logistic", 1e-3 / 100), ("least_squares", 2e-6)])
+def test_of_losses_without_noise_no_head_grows_without_bounds(loss: str, least: float) -> None:
+    """Classes told apart without error leave no curvature, and the evidence asks for ever weaker penalties."""
+    x, y = wave(100, 0.0)
+    problem = gnvpro.Problem(network(), x, y if loss == "least_squares" else (y[:, 0] > 0).long(), loss=loss, **AUTO)
+    search = PenaltySearch.of(problem)
+    assert search is not None
+    weak = judged(problem.with_penalties(2e-5, 2e-5), problem.theta(), problem.W(), None)
+    following = search._next(replace(weak, targets=(1e-12, 2e-4)))
+    assert following.theta == pytest.approx(least)
+    assert following.head == pytest.approx(2e-4)
+    given = replace(search, searched=Searched(theta=True, head=False))
+    assert given._next(replace(weak, penalties=Penalties(2e-5, 1e-9), targets=(1e-12, 1.0))).head == 1e-9
 
 
 def test_the_history_tells_when_the_objective_changed() -> None:

@@ -14,6 +14,10 @@ The slopes hold theta and W; but these follow. On noisy data the evidence falls 
 units part that had been one and fit the noise. More training would not bring it back, so a search ends soon after the
 evidence has begun to fall. On smooth data it may fall because a round was too short; hence the long one.
 
+For losses without noise penalties stay above LEAST_PRECISION / n. Where classes can be told apart without error, the curvature
+of the loss vanishes as the head grows; Laplace's approximation then takes a head without bounds for one that is known, and the
+evidence for high.
+
 The penalties change here and nowhere else. Phi is another function afterwards: its values compare within a round.
 """
 
@@ -39,6 +43,9 @@ ROUND = 4.0  # iterations, if it takes as many
 LONG_ROUND = 8.0  # after the evidence fell
 CHEAP_STEP = 0.2  # what a quasi-Newton step counts for
 SETTLED = 1e-3  # relative decrease of Phi in three iterations: there is nothing more to wait for
+LEAST_PRECISION = (
+    1e-3  # of the prior, for losses without noise: entries of the head up to 30 or so; found are .01 to 1000
+)
 LEAST_GAIN = 1e-3  # of the log evidence, per number fitted to; ten times as much ends a search on its first plateau
 
 
@@ -48,6 +55,7 @@ class PenaltySearch:
 
     searched: Searched
     passes: int  # that a judgement takes
+    least: float  # penalty
     penalties: Penalties  # of the round under way
     best: Round | None = None
     last: Chosen | None = None  # what the last round said
@@ -67,7 +75,9 @@ class PenaltySearch:
         if not (problem.searched.theta or problem.searched.head):
             return None
         first = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-        return PenaltySearch(problem.searched, passes_of_a_judgement(problem), first, origin=problem.theta())
+        least = LEAST_PENALTY if problem.misfit.identity_hessian else LEAST_PRECISION / problem.n_observed
+        passes = passes_of_a_judgement(problem)
+        return PenaltySearch(problem.searched, passes, least, first, origin=problem.theta())
 
     def note(self, value: float, solver: str | None) -> None:
         """One more iteration of the round."""
@@ -141,8 +151,8 @@ class PenaltySearch:
         assert self.origin is not None
         now, weaker = trivial.penalties, WEAKER**self.restarts
         self.penalties = Penalties(
-            now.theta * weaker if self.searched.theta else now.theta,
-            now.head * weaker if self.searched.head else now.head,
+            max(now.theta * weaker, self.least) if self.searched.theta else now.theta,
+            max(now.head * weaker, self.least) if self.searched.head else now.head,
         )
         return replace(trivial, theta=self.origin, bound=None)
 
@@ -157,7 +167,8 @@ class PenaltySearch:
     def _next(self, of: Round) -> Penalties:
         steps = (max(-REACH, min(REACH, step)) for step in self._steps(of))
         now = (of.penalties.theta, of.penalties.head)
-        return Penalties(*(max(a * math.exp(step), LEAST_PENALTY) for a, step in zip(now, steps, strict=True)))
+        each = zip(now, steps, astuple(self.searched), strict=True)
+        return Penalties(*(max(a * math.exp(step), self.least) if free else a for a, step, free in each))
 
     def state(self) -> dict[str, Any]:
         """As plain tensors and numbers."""
