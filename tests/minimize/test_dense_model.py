@@ -40,6 +40,21 @@ def test_step_lies_on_the_sphere_and_nothing_on_it_is_better(rank: int, radius: 
     assert step.predicted_reduction >= float(reductions.max())
 
 
+@pytest.mark.parametrize("radius", [1e-5, 1e-2, 0.3, 100.0])
+def test_factors_and_eigenvalues_find_the_same_step(radius: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    J = torch.randn(20, 12, dtype=F64) * torch.logspace(-1, 0, 12, dtype=F64)
+    known = J.T @ J, J.T @ torch.randn(20, dtype=F64), torch.logspace(0, -2, 12, dtype=F64)
+    by_factors = DenseModel(*known, lambda y: y)
+    step = by_factors.solve_within(radius)
+    assert "_eigen" not in vars(by_factors)
+    monkeypatch.setattr("gnvpro.minimize.dense_model.MAX_FACTORS", 0)
+    other = DenseModel(*known, lambda y: y).solve_within(radius)
+    assert relative(step.d_x, other.d_x) < 1e-9
+    assert step.damping == pytest.approx(other.damping, rel=1e-9)
+    assert step.norm == pytest.approx(other.norm, rel=1e-12)
+
+
 @pytest.mark.parametrize("rank", [12, 7])
 def test_step_inside_is_the_minimum_of_least_norm(rank: int) -> None:
     model = random_model(rank=rank)

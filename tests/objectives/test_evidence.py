@@ -87,6 +87,16 @@ def test_a_penalty_that_leaves_directions_free_counts_the_others() -> None:
     assert evidence(point, matrix, AT, 30).slopes[0] == pytest.approx((high - low) / (2 * h), rel=1e-6)
 
 
+def test_the_rank_of_a_diagonal_prior_takes_no_eigenvalues(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = matrix_of(make("least_squares", 1))
+    free = matrix.prior.diagonal().clone()
+    free[:3] = 0.0
+    assert replace(matrix, prior=free.diag() + 1e-3 * torch.ones_like(matrix.prior)).prior_rank == len(free) - 2
+    monkeypatch.delattr(torch.linalg, "matrix_rank")
+    assert matrix.prior_rank == len(free)
+    assert replace(matrix, prior=free.diag()).prior_rank == len(free) - 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("loss", "outputs"), LOSSES)
 def test_quadrature_agrees_with_dense_algebra_on_average(loss: str, outputs: int) -> None:

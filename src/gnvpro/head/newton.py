@@ -34,7 +34,6 @@ from gnvpro.minimize.trust_region import TrustRegion, minimize
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
-SMALL_HEAD = 100  # entries; its Hessian is assembled at every step
 DENSE_HEAD = 1500  # entries up to which the inner Hessian is assembled
 
 
@@ -210,6 +209,9 @@ class Newton(ForAnyLoss):
     rtol: float = 1e-10
     iterations: int = 400
     refactor_after: int = 3  # trials; a factor that has not brought convergence by then is too old
+    small_head: int = (
+        200  # entries; its Hessian is assembled at every step (of 105: two thirds of the seconds of a fit)
+    )
     inverse_is_exact: ClassVar[bool] = True
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
@@ -221,7 +223,7 @@ class Newton(ForAnyLoss):
         def converged(point: HeadPoint) -> bool:
             return point.gradient_norm <= tolerance
 
-        if plain.entries <= SMALL_HEAD:
+        if plain.entries <= self.small_head:
             region = TrustRegion(plain, newton_direction, point, rule=SearchRule())
             point, status, done = minimize(region, converged, self.iterations)
             factor = None

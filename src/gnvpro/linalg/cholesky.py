@@ -14,13 +14,13 @@ def damped_cholesky(H: Tensor, damping: float = 0.0, metric: Tensor | None = Non
     diagonal = damped.diagonal()
     metric = torch.ones_like(diagonal) if metric is None else metric
     diagonal.add_(metric, alpha=damping)
-    scale = float((H.diagonal() / metric).abs().max()) if len(H) else 1.0
     while True:
         factor, info = torch.linalg.cholesky_ex(damped)
         if not info.item() and torch.isfinite(factor.diagonal()).all():  # what is not finite in H shows there
             return factor, damping
         if not torch.isfinite(damped).all():  # no ridge would ever be enough; the trust region then goes nowhere
             return torch.eye(len(H), dtype=H.dtype, device=H.device), damping
+        scale = float((H.diagonal() / metric).abs().max())
         more = max(10 * damping, ROUNDING * scale) or 1.0  # a zero matrix has no scale
         diagonal.add_(metric, alpha=more - damping)
         damping = more

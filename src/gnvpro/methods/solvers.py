@@ -27,7 +27,7 @@ from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.samples.several import Streamed
 
-MAX_EIGENVALUES = 500  # that a radius may ask for at every step: 0.07 s on one core
+MAX_EIGENVALUES = 500  # that a radius may ask for at a step, where Cholesky factors do not do: 0.07 s on one core
 PART_SEED = 0  # that draws the samples of a part
 SOLVER_MEMORY_FRACTION = 0.5  # for the matrices and the rows of the Jacobian; the rest is for passes over the samples
 

@@ -85,8 +85,11 @@ class DenseJointMatrix:
 
     @property
     def prior_rank(self) -> int:
-        """The rank of B."""
-        return int(torch.linalg.matrix_rank(self.prior, hermitian=True)) if self.prior.numel() else 0
+        """The rank of B; of a diagonal B'B, as it is for the identity, without its eigenvalues."""
+        diagonal = self.prior.diagonal()
+        if torch.equal(self.prior, diagonal.diag()):
+            return int((diagonal > 0).sum())
+        return int(torch.linalg.matrix_rank(self.prior, hermitian=True))
 
     def factor(self, at: Penalties) -> Tensor:
         """The Cholesky factor of S."""
