@@ -12,6 +12,10 @@
     python benchmarks/estimator_choices.py confirm-relevance the same on confirming sets, seen after the choice
     python benchmarks/estimator_choices.py many-rows         relevances of all rows, quasi-Newton steps, on 5,000 to 36,000 rows
     python benchmarks/estimator_choices.py line              a second start after little was learnt: never, or always
+    python benchmarks/estimator_choices.py pieces            columns of classifiers in pieces or whole, two splits
+    python benchmarks/estimator_choices.py few-pieces        pieces whatever the number of rows, small tables, one split
+    python benchmarks/estimator_choices.py class-networks    other networks for classifiers, columns whole, one split
+    python benchmarks/estimator_choices.py with-pieces       other networks, fixed penalties, means of two networks
     python benchmarks/estimator_choices.py calibrated
 
 Per set the error (regression) or log loss, then geometric means, mean per cent of wrong labels, sum of the processor seconds.
@@ -41,9 +45,9 @@ from gnvpro.objectives.evidence import Evidence, JointMatrix, Penalties, evidenc
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.sklearn.scaling import compress_tails
 from simulated_tables import SIMULATED
-from table_sets import CHOOSE, CONFIRM, LARGER, WIDER, TableSet
+from table_sets import CHOOSE, CONFIRM, LARGER, SEVERAL, WIDER, TableSet
 
-TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *LARGER, *SIMULATED, *CONFIRM]}
+TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *SEVERAL, *LARGER, *SIMULATED, *CONFIRM]}
 NO_TAILS = {"gnvpro.sklearn.base.compress_tails": lambda X, weights: None}
 ENDS_AT_ONCE = {"gnvpro.training.penalty_search.MAX_FAILURES": 1}
 
@@ -55,6 +59,7 @@ class Variant:
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     patches: dict[str, Any] = field(default_factory=dict)
+    members: int = 1  # networks whose mean it is
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,14 @@ RELEVANCE = [
     ALIKE,
     Variant("one penalty for each column wherever possible", {}, {"gnvpro.sklearn.relevance.LEAST_GAIN": -np.inf}),
 ]
+WHOLE = {"gnvpro.sklearn.classifier.CUT_FROM": np.inf}
+ANY_ROWS = {"gnvpro.sklearn.classifier.CUT_FROM": 0}
+MANY_LABELS = (
+    "attrition,beps,hmda,yogurt,digits,email,churn,cut,credit-status,wa-churn,stack,lending,storm-status,segment,meal,"
+    "occupation,clarity"
+)
+STEPS = "email,churn,cut,storm-status,segment"
+FEW_LABELS = "glass,olive,iris,wine,hawks,mroz,oj,biopsy,fishing"
 QUESTIONS = {
     "regression": Question(
         [
@@ -243,6 +256,26 @@ QUESTIONS = {
         ],
         "sine,cps1985,swiss-labor,hmda,attrition,wine,olive,hawks",
     ),
+    "pieces": Question([DEFAULT, Variant("columns whole", {}, WHOLE)], MANY_LABELS, 2),
+    "few-pieces": Question([DEFAULT, Variant("pieces", {}, ANY_ROWS)], FEW_LABELS),
+    "class-networks": Question(
+        [
+            Variant("columns whole", {}, WHOLE),
+            Variant("relu", {"activation": "relu"}, WHOLE),
+            Variant("32 relu units", {"activation": "relu", "hidden": 32}, WHOLE),
+        ],
+        "glass,olive,iris,wine,hawks,mroz,oj,biopsy,hmda,yogurt,email,churn,credit-status,cut,storm-status,segment,meal",
+    ),
+    "with-pieces": Question(
+        [
+            DEFAULT,
+            Variant("relu", {"activation": "relu"}),
+            Variant("16 units", {"hidden": 16}),
+            Variant("means of two networks", members=2),
+            *(Variant(f"penalties {a:g}", {"theta_penalty": a, "head_penalty": a}) for a in (1e-2, 1e-3)),
+        ],
+        STEPS,
+    ),
     "calibrated": Question([DEFAULT, Variant("calibrated", {"calibrated": True})], "glass,iris,olive,email", 2),
 }
 
@@ -257,12 +290,14 @@ def measure(table: TableSet, variant: Variant, split: int) -> tuple[float, float
         for name, value in variant.patches.items():
             stack.enter_context(patch(name, value))
         begun = time.process_time()
-        model = kind(random_state=split, **variant.settings).fit(Xa, ya)
+        models = [kind(random_state=split + 100 * i, **variant.settings).fit(Xa, ya) for i in range(variant.members)]
         seconds = time.process_time() - begun
     if table.classification:
-        wrong = 100 * float(np.mean(model.predict(Xb) != yb))
-        return float(log_loss(yb, np.clip(model.predict_proba(Xb), 1e-15, 1))), wrong, seconds
-    return float(np.sqrt(np.mean((model.predict(Xb) - yb) ** 2)) / np.std(ya)), 0.0, seconds
+        shares = np.mean([model.predict_proba(Xb) for model in models], axis=0)
+        wrong = 100 * float(np.mean(shares.argmax(1) != yb))
+        return float(log_loss(yb, np.clip(shares, 1e-15, 1))), wrong, seconds
+    mean = np.mean([model.predict(Xb) for model in models], axis=0)
+    return float(np.sqrt(np.mean((mean - yb) ** 2)) / np.std(ya)), 0.0, seconds
 
 
 def main() -> None:

@@ -51,6 +51,9 @@ HAWKS_LEFT_OUT = (
     "Crop",
 )
 
+STORM_LEFT_OUT = ("name", "category", "tropicalstorm_force_diameter", "hurricane_force_diameter")
+HOTEL_LEFT_OUT = ("country", "agent", "company", "arrival_date")
+
 CHOOSE = [
     TableSet("diabetes", "sklearn", ""),
     TableSet("auto", "ISLR/Auto", "mpg", ("name",)),
@@ -97,6 +100,16 @@ WIDER = [  # to choose on, too: mostly for scaling and for two classes
     TableSet("hawks", "Stat2Data/Hawks", "Species", HAWKS_LEFT_OUT, True),
     TableSet("wa-churn", "modeldata/wa_churn", "churn", (), True),
     TableSet("stack", "modeldata/stackoverflow", "Remote", (), True),
+]
+SEVERAL = [  # to choose on, too: several classes
+    TableSet("storm-status", "dplyr/storms", "status", STORM_LEFT_OUT, True),
+    TableSet("segment", "modeldata/hotel_rates", "market_segment", (*HOTEL_LEFT_OUT, "distribution_channel"), True),
+    TableSet("meal", "modeldata/hotel_rates", "meal", HOTEL_LEFT_OUT, True),
+    TableSet("yogurt", "Ecdat/Yogurt", "choice", ("id",), True),
+    TableSet("fishing", "Ecdat/Fishing", "mode", ("price", "catch"), True),
+    TableSet("beps", "carData/BEPS", "vote", (), True),
+    TableSet("clarity", "ggplot2/diamonds", "clarity", (), True),
+    TableSet("occupation", "Ecdat/Males", "occupation", ("nr",), True),
 ]
 LARGER = [  # to choose on, too: all rows
     TableSet("all-storms", "dplyr/storms", "wind", ("name", "status", "category"), rows=60_000),

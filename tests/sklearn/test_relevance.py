@@ -23,7 +23,7 @@ from gnvpro.objectives.problem import Problem
 from gnvpro.sklearn.base import usual_solver
 from gnvpro.sklearn.relevance import slopes_by_column
 from gnvpro.sklearn.trained import Part, Samples, Trained, trained_point
-from gnvpro.training.judgement import assembled
+from gnvpro.training.judgement import assembled, joint_posterior
 
 ALIKE = patch("gnvpro.sklearn.base.column_scales", lambda trained: None)
 
@@ -140,6 +140,32 @@ def test_relevances_of_many_samples_come_from_a_part_of_them() -> None:
         with ALIKE:  # the part's model is no result
             assert sizes_of_trainings(GNvproRegressor(random_state=0), X, y) == [200, 500]
         assert sizes_of_trainings(GNvproRegressor(random_state=0), X[:399], y[:399]) == [399, 399]
+
+
+def test_the_part_takes_no_more_iterations_than_relevances_need() -> None:
+    X, y = two_columns_matter(500)
+    made = []
+
+    def train(*args, **settings):
+        made.append(gnvpro.train(*args, **settings))
+        return made[-1]
+
+    few = patch("gnvpro.sklearn.base.LEAST_PART", 200), patch("gnvpro.sklearn.base.PART_ITERATIONS", 6)
+    with few[0], few[1], patch("gnvpro.sklearn.base.train", train):
+        GNvproRegressor(random_state=0).fit(X, y)
+    assert [result.status for result in made] == [gnvpro.Status.ITERATIONS_SPENT, gnvpro.Status.SETTLED]
+    assert len(made[0].history) - 1 == 6 < len(made[1].history) - 1
+
+
+def test_what_is_not_known_is_found_out_once_for_relevances_and_intervals() -> None:
+    X, y = two_columns_matter(200, 5)
+    counted = patch("gnvpro.sklearn.trained.joint_posterior", side_effect=joint_posterior)
+    with counted as judged, ALIKE:  # which asks for nothing
+        GNvproRegressor(random_state=0).fit(X, y)
+        alone = judged.call_count
+    with counted as judged, patch("gnvpro.sklearn.relevance.LEAST_GAIN", np.inf):
+        GNvproRegressor(random_state=0).fit(X, y)
+        assert judged.call_count == alone == 1
 
 
 @pytest.mark.parametrize("settings", [{"method": "adam", "work": None}, {"max_iter": 30}, {"theta_penalty": 1e-3}])

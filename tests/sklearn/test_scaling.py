@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gnvpro.sklearn.scaling import CompressTails, compress_tails, weighted_median
+from gnvpro.sklearn.scaling import CompressTails, compress_tails, cut_into_pieces, weighted_median
 
 
 def columns(n: int = 400) -> np.ndarray:
@@ -41,3 +41,40 @@ def test_a_weight_counts_samples() -> None:
     assert torch.allclose(weighted.width, plain.width)
     assert torch.allclose(weighted.centre, plain.centre)
     assert weighted_median(np.array([[3.0], [1.0], [2.0]]), np.array([1.0, 1.0, 5.0]))[0] == 2.0
+
+
+def test_a_column_is_the_sum_of_its_pieces_within_what_was_seen() -> None:
+    X = np.c_[columns(), np.full(400, 3.0)]
+    pieces = cut_into_pieces(X, np.ones(len(X)))
+    counts = np.bincount(pieces.column.numpy(), minlength=5).tolist()
+    assert counts[:3] == [4, 4, 1]
+    assert counts[3] < 4  # most of its values are zero: quantiles fall together
+    seen = pieces(torch.tensor(X))
+    assert 0 <= float(seen.min()) < float(seen.max()) <= 1
+    for j in range(4):
+        own = pieces.column == j
+        rises = (pieces.high - pieces.low)[own]
+        assert np.allclose(X[:, j].min() + (seen[:, own] * rises).sum(1).numpy(), X[:, j])
+    assert not seen[:, pieces.column == 4].any()
+    beyond = np.stack([X.min(0) - 5, X.max(0) + 5])
+    ends = np.stack([X.min(0), X.max(0)])
+    assert torch.equal(pieces(torch.tensor(beyond))[:, :-1], pieces(torch.tensor(ends))[:, :-1])
+
+
+def test_between_two_knots_lie_as_many_samples_and_a_column_of_few_values_has_a_knot_at_each() -> None:
+    rng = np.random.default_rng(0)
+    X = np.c_[np.exp(rng.normal(size=1000)), rng.choice([0.0, 1.0, 5.0, 7.0], 1000, p=[0.9, 0.04, 0.03, 0.03])]
+    pieces = cut_into_pieces(X, np.ones(1000))
+    first = pieces.column == 0
+    for low, high in zip(pieces.low[first].tolist(), pieces.high[first].tolist(), strict=True):
+        assert abs(int(((low < X[:, 0]) & (X[:, 0] <= high)).sum()) - 250) <= 1
+    assert pieces.low[~first].tolist() == [0.0, 1.0, 5.0]
+    assert pieces.high[~first].tolist() == [1.0, 5.0, 7.0]
+
+
+def test_a_weight_counts_samples_for_knots_too() -> None:
+    X, counts = columns(150), np.random.default_rng(1).integers(1, 4, 150)
+    weighted = cut_into_pieces(X, counts.astype(float))
+    repeated = cut_into_pieces(np.repeat(X, counts, axis=0), np.ones(counts.sum()))
+    for name, value in weighted.state_dict().items():
+        assert torch.equal(value, repeated.state_dict()[name]), name

@@ -94,7 +94,8 @@ def test_predictions_are_those_of_the_trained_model(trained):
 
 
 @pytest.mark.parametrize("classes", [None, ["no", "yes"], [3, 5, 7]])
-def test_a_written_model_predicts_the_same(classes, tmp_path):
+def test_a_written_model_predicts_the_same(classes, tmp_path, monkeypatch):
+    monkeypatch.setattr("gnvpro.sklearn.classifier.CUT_FROM", 0)
     random = np.random.default_rng(0)
     X = random.normal(size=(40, 3))
     columns = Columns({"a": (), "b": ("x", "y")}, ("t",) if classes else ("s", "t"))

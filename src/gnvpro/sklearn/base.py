@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -38,7 +37,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.sklearn.relevance import column_scales
-from gnvpro.sklearn.scaling import Standardize, compress_tails
+from gnvpro.sklearn.scaling import scaling_of
 from gnvpro.sklearn.trained import Array, Part, Samples, Trained, spread_of
 from gnvpro.training.train import train
 
@@ -55,6 +54,7 @@ MIN_WIDTH, MAX_WIDTH = 16, 64
 MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exact step, and what it may take
 LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
+PART_ITERATIONS = 100  # on that part: without noise a search goes on for hundreds, and relevances hardly change
 MANY = 30_000  # samples, from which a search for penalties takes minutes and hardly changes the model
 USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods on batches, which cannot search
 
@@ -62,6 +62,8 @@ USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods 
 class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
 
+    module_: nn.Sequential
+    _n_inputs: int  # columns as they came
     _columns: Tensor  # what scaled inputs are multiplied by
 
     def __init__(
@@ -99,10 +101,15 @@ class NetworkEstimator(BaseEstimator, ABC):
         """Train on inputs and targets in their final form."""
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        begins = not self._goes_on(X.shape[1])
-        columns = torch.ones(X.shape[1], dtype=torch.float64) if begins else self._columns
-        scaling = scaling_of(X, weights, columns) if self.standardize else OrderedDict()
+        begins = not (self._goes_on() and self._n_inputs == X.shape[1])
+        if begins:
+            if hasattr(self, "module_"):
+                del self.module_  # of other columns: nothing to begin from
+            scaling = scaling_of(X, weights, self._cuts(float(weights.sum()))) if self.standardize else OrderedDict()
+        else:
+            scaling = OrderedDict([*self.module_.named_children()][:-2])
         inputs = nn.Sequential(scaling)(torch.tensor(X))
+        columns = inputs.new_ones(inputs.shape[1]) if begins else self._columns
         goals, shares = torch.tensor(targets), torch.tensor(weights)
         rows, held_out = np.arange(len(X)), None
         if self.early_stopping:
@@ -113,11 +120,11 @@ class NetworkEstimator(BaseEstimator, ABC):
         samples = Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
         if begins and self._seeks_relevances(len(rows)):
             trained, columns = self._train_by_relevance(loss, samples, n_outputs, seed)
-            scaling = scaling_of(X, weights, columns)
+            scaling["scaling"] = scaling["scaling"].times(columns)
         else:
             trained = self._train_in_units(loss, samples, n_outputs, seed)
         self._learn_posterior(trained, seed)
-        result, self._columns = trained.result, columns
+        result, self._columns, self._n_inputs = trained.result, columns, X.shape[1]
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
         self.loss_curve_ = result.history.column("loss")
         self.n_iter_ = sum(record.note is None for record in result.history) - 1
@@ -143,7 +150,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         ones, size = part.inputs.new_ones(part.inputs.shape[1]), max(LEAST_PART, n // PARTS)
         many = n >= 2 * size
         drawn = np.random.RandomState(seed).permutation(n)[:size]
-        first = self._train_in_units(loss, Samples(part.take(drawn), None) if many else samples, n_outputs, seed)
+        few = Samples(part.take(drawn), None) if many else samples
+        first = self._train_in_units(loss, few, n_outputs, seed, PART_ITERATIONS if many else None)
         scales = column_scales(first)
         if scales is None and not many:
             return first, ones
@@ -151,12 +159,14 @@ class NetworkEstimator(BaseEstimator, ABC):
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
         return (again, columns) if many or again.log_evidence > first.log_evidence else (first, ones)
 
-    def _train_in_units(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
-        """A model, with targets in units that suit them."""
-        return self._train(loss, samples, n_outputs, seed)
+    def _train_in_units(
+        self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
+    ) -> Trained:
+        """A model, with targets in units that suit them, after so many iterations at most."""
+        return self._train(loss, samples, n_outputs, seed, most)
 
-    def _train(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
-        """A model of these samples; those held out say when to stop."""
+    def _train(self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None) -> Trained:
+        """A model of these samples, after so many iterations at most; those held out say when to stop."""
         part, rest = samples.part, samples.rest
         features = self._make_features(part.inputs.shape[1], float(part.weights.sum()), seed)
         head = nn.Linear(_n_features(features, part.inputs[:2]), n_outputs).double()
@@ -169,7 +179,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             keep="last" if rest is None else "best",
             patience=None if rest is None else self.patience,
             work=self.work,
-            iterations=self.max_iter,
+            iterations=self.max_iter if most is None else most,
             listeners=["progress"] if self.verbose else [],
             **self._training(loss, part, model, seed),
         )
@@ -203,13 +213,17 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
         """Find out what is not known about the trained model, from the samples it was trained on or those held out."""
 
-    def _goes_on(self, n_inputs: int) -> bool:
-        """Whether there is a model of as many columns to begin from, and it shall be."""
-        return bool(self.warm_start) and hasattr(self, "module_") and len(self._columns) == n_inputs
+    def _cuts(self, n_samples: float) -> bool:
+        """Whether columns are cut into pieces."""
+        return False
+
+    def _goes_on(self) -> bool:
+        """Whether there is a model to begin from, and it shall be."""
+        return bool(self.warm_start) and hasattr(self, "module_")
 
     def _make_features(self, n_inputs: int, n_samples: float, seed: int) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
-        if self._goes_on(n_inputs):
+        if self._goes_on():
             return copy.deepcopy(self.module_.get_submodule("features"))
         if isinstance(self.features, nn.Module):
             return copy.deepcopy(self.features).double()
@@ -288,16 +302,6 @@ def columns_of_words(X: Any) -> list[str]:
     return [
         str(name) for name, kind in zip(X.columns, X.dtypes, strict=True) if getattr(kind, "kind", "O") not in "biufc"
     ]
-
-
-def scaling_of(X: Array, weights: Array, columns: Tensor) -> OrderedDict[str, nn.Module]:
-    """The modules that scale the inputs, by name; at the end columns are multiplied by these numbers."""
-    tails = compress_tails(X, weights)
-    if tails is not None:
-        X = tails(torch.tensor(X)).numpy()
-    scaler = StandardScaler().fit(X, sample_weight=weights)
-    first = {} if tails is None else {"tails": tails}
-    return OrderedDict(**first, scaling=Standardize(scaler.mean_, scaler.scale_ / columns.numpy()))
 
 
 def usual_width(n_samples: float) -> int:

@@ -17,7 +17,8 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
 from gnvpro.sklearn.base import NetworkEstimator
 from gnvpro.sklearn.trained import Array, Trained, trained_point
-from gnvpro.training.judgement import is_assembled, joint_posterior
+
+CUT_FROM = 1000  # samples: with fewer, pieces of columns fit noise
 
 
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):
@@ -31,6 +32,8 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
             other where there were few samples. The most likely class stays nearly always the same.
 
     Attributes: `classes_`, and no `noise_std_`; `module_` returns logits.
+
+    With many samples it sees columns in pieces, where it can be steep (`gnvpro.sklearn.scaling`).
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -96,13 +99,16 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         self._fit(X, labels, 1 if n == 2 else n, "logistic" if n == 2 else "multinomial", weights, labels)
         return self
 
+    def _cuts(self, n_samples: float) -> bool:
+        own = self.features is None and (self.hidden is None or np.size(self.hidden) > 0)
+        return own and n_samples >= CUT_FROM
+
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
-        problem = trained.problem
         self._posterior: JointPosterior | HeadPosterior | None = None
-        if self.calibrated and is_assembled(problem):
-            self._posterior = joint_posterior(problem, problem.theta(), problem.W())[1]
+        if self.calibrated and trained.joint is not None:
+            self._posterior = trained.joint[1]
         elif self.calibrated:
-            point = trained_point(problem)
+            problem, point = trained.problem, trained_point(trained.problem)
             self._posterior = head_posterior(
                 point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed
             )

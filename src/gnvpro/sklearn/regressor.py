@@ -15,11 +15,9 @@ from torch import Tensor
 from gnvpro.objectives.evidence import noise_by_target
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
-from gnvpro.objectives.problem import Problem
 from gnvpro.problem.misfit import Misfit
 from gnvpro.sklearn.base import NetworkEstimator
 from gnvpro.sklearn.trained import Part, Samples, Trained, features_of, spread_of, trained_point
-from gnvpro.training.judgement import is_assembled, joint_posterior
 
 
 class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
@@ -75,11 +73,13 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         self._flat = y.ndim == 1
         return self
 
-    def _train_in_units(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
+    def _train_in_units(
+        self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
+    ) -> Trained:
         """Again with targets in units of their noise, as long as it differs and the evidence, which has one for all, grows."""
         found, units = None, torch.ones(n_outputs, dtype=torch.float64)
         for _ in range(MAX_TRAININGS):
-            trained = self._train(loss, samples.in_units(units), n_outputs, seed)
+            trained = self._train(loss, samples.in_units(units), n_outputs, seed, most)
             chosen = trained.result.chosen
             if chosen is None:
                 return trained
@@ -97,7 +97,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
 
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
         part, rest = trained.samples.part, trained.samples.rest
-        self._posterior, variance, fitted = posterior_and_noise(trained.problem)
+        self._posterior, variance, fitted = posterior_and_noise(trained)
         by_hand = trained.result.chosen is None
         most, folds = (MAX_FITTED_BY_HAND, FOLDS_BY_HAND) if by_hand else (MAX_FITTED, FOLDS)
         if rest is not None:
@@ -119,9 +119,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
     def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
         """From such residuals, in units of what those models expect."""
         pairs = self._folds(part, seed, FOLDS)
-        return torch.stack(
-            [noise_on(rest, model, posterior_and_noise(model.problem)[0]) for model, rest in pairs]
-        ).mean(0)
+        return torch.stack([noise_on(rest, model, posterior_and_noise(model)[0]) for model, rest in pairs]).mean(0)
 
     def _noise_by_hand(self, trained: Trained, part: Part, seed: int) -> Tensor:
         """From such residuals, in units of what this model expects at samples left out.
@@ -159,10 +157,11 @@ MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell 
 MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 
 
-def posterior_and_noise(problem: Problem) -> tuple[JointPosterior | HeadPosterior, Tensor, float]:
+def posterior_and_noise(trained: Trained) -> tuple[JointPosterior | HeadPosterior, Tensor, float]:
     """What is not known at the model's theta, the variance of each target's noise, and parameters fitted per target."""
-    if is_assembled(problem):
-        point, posterior, found = joint_posterior(problem, problem.theta(), problem.W())
+    problem = trained.problem
+    if trained.joint is not None:
+        point, posterior, found = trained.joint
         return posterior, noise_by_target(point, found, problem.n_independent), found.gamma / len(point.W)
     point = trained_point(problem)
     head = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed)

@@ -26,15 +26,14 @@ from torch import Tensor
 
 from gnvpro.networks import MLP
 from gnvpro.sklearn.trained import Trained
-from gnvpro.training.judgement import is_assembled, joint_posterior
 
 LEAST_GAIN = 1.0  # of log evidence for each column, by the slopes
 
 
 def column_scales(trained: Trained) -> Tensor | None:
     """What to multiply the columns by; None where that promises too little, or cannot be found out."""
-    problem, features = trained.problem, trained.model.get_submodule("features")
-    if not isinstance(features, MLP) or not features.widths or not is_assembled(problem):
+    features = trained.model.get_submodule("features")
+    if not isinstance(features, MLP) or not features.widths or trained.joint is None:
         return None
     gamma, pull = slopes_by_column(trained, features.get_parameter("0.weight").detach())
     scales = (pull + 1) / (gamma + 1)
@@ -46,7 +45,8 @@ def column_scales(trained: Trained) -> Tensor | None:
 def slopes_by_column(trained: Trained, weight: Tensor) -> tuple[Tensor, Tensor]:
     """gamma and pull: twice the evidence's slopes, apart."""
     problem = trained.problem
-    _, posterior, found = joint_posterior(problem, problem.theta(), problem.W())
+    assert trained.joint is not None
+    _, posterior, found = trained.joint
     alpha, variances = problem.theta_penalty.alpha, torch.cholesky_inverse(posterior.factor).diagonal()
     gamma = len(weight) - alpha * variances[: weight.numel()].view_as(weight).sum(0)
     return gamma, problem.n_observed * alpha * weight.square().sum(0) / found.noise

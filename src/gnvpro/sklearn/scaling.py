@@ -1,26 +1,37 @@
 """How inputs are scaled before the network sees them: as modules, so that what is fitted takes inputs as they come.
 
     columns with long tails     x -> asinh((x - median) / w),     w = 1.48 median |x - median|
+    columns cut into pieces     x -> p_1, ..., p_k                p_i = (x - b_(i-1)) / (b_i - b_(i-1)), kept within 0 and 1
     every column                x -> (x - mean) / deviation
 
 Where a few values are a hundred times as large as the others, those others all lie in one spot after scaling, and a network of
 tanh units cannot tell them apart. asinh leaves the middle as it is and takes the logarithm of the tails. A column has long
 tails where its kurtosis is above MAX_KURTOSIS (a Gaussian one has 3); columns of two values are left alone. Weights count
 samples.
+
+Classes often change at a step along a column, as trees see it, while a unit of small weights is smooth along all of it. The
+p_i, with knots b_0 < ... < b_k at quantiles, let a unit bend at the knots and be steep between two of them. x is a sum of them,
+so nothing is lost, except beyond the smallest and the largest value seen, where they are constant. Quantiles that fall on the
+same value are one knot; a column of few values has a knot at each.
+
+Legend: b_(i-1) -> low, b_i -> high.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 Array = NDArray[Any]
 MAX_KURTOSIS = 6.0
 GAUSSIAN = 1.4826  # deviation over median |x - median|
+N_PIECES = 4  # of a column, at most
 
 
 class Standardize(nn.Module):
@@ -37,6 +48,10 @@ class Standardize(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """The columns with mean zero and variance one."""
         return (inputs - self.mean) / self.scale
+
+    def times(self, columns: Tensor) -> Standardize:
+        """The same, with the columns multiplied by these numbers."""
+        return Standardize(self.mean.numpy(), (self.scale / columns).numpy())
 
 
 class CompressTails(nn.Module):
@@ -56,6 +71,36 @@ class CompressTails(nn.Module):
         return torch.where(long, torch.asinh((inputs - self.centre) / torch.where(long, self.width, 1.0)), inputs)
 
 
+class Pieces(nn.Module):
+    """(x - low) / (high - low) within 0 and 1, for each piece of a column."""
+
+    column: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, column: Array, low: Array, high: Array) -> None:
+        super().__init__()
+        self.register_buffer("column", torch.as_tensor(column, dtype=torch.int64))
+        self.register_buffer("low", torch.as_tensor(low, dtype=torch.float64))
+        self.register_buffer("high", torch.as_tensor(high, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One column for each piece."""
+        return ((inputs[:, self.column] - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+
+
+def scaling_of(X: Array, weights: Array, cut: bool) -> OrderedDict[str, Any]:
+    """The modules that scale the inputs, by name; they may cut columns into pieces."""
+    scaling: OrderedDict[str, Any] = OrderedDict()
+    for name, made in (("tails", compress_tails), ("pieces", cut_into_pieces if cut else None)):
+        module = None if made is None else made(X, weights)
+        if module is not None:
+            scaling[name], X = module, module(torch.tensor(X)).numpy()
+    scaler = StandardScaler().fit(X, sample_weight=weights)
+    scaling["scaling"] = Standardize(scaler.mean_, scaler.scale_)
+    return scaling
+
+
 def compress_tails(X: Array, weights: Array) -> CompressTails | None:
     """What compresses the columns with long tails; None where there are none."""
     mean, centre = np.average(X, 0, weights), weighted_median(X, weights)
@@ -68,9 +113,29 @@ def compress_tails(X: Array, weights: Array) -> CompressTails | None:
     return CompressTails(centre, width) if (width > 0).any() else None
 
 
+def cut_into_pieces(X: Array, weights: Array) -> Pieces:
+    """Every column between quantiles, or between its values where these are few; a column of one value stays one."""
+    quantiles = np.stack([weighted_quantile(X, weights, i / N_PIECES) for i in range(N_PIECES + 1)])
+    knots = []
+    for column, cuts in zip(X.T, quantiles.T, strict=True):
+        values = np.unique(column)
+        knots.append(values if 1 < len(values) <= N_PIECES + 1 else np.unique(cuts))
+    knots = [b if len(b) > 1 else np.array([b[0], b[0] + 1]) for b in knots]
+    return Pieces(
+        np.repeat(np.arange(len(knots)), [len(b) - 1 for b in knots]),
+        np.concatenate([b[:-1] for b in knots]),
+        np.concatenate([b[1:] for b in knots]),
+    )
+
+
+def weighted_quantile(X: Array, weights: Array, share: float) -> Array:
+    """Of each column: the smallest value that this share of the weight does not exceed."""
+    order = np.argsort(X, 0)
+    shares = np.cumsum(weights[order], 0) / weights.sum()
+    rows = (shares < share - 1e-12).sum(0)
+    return np.take_along_axis(X, order, 0)[np.minimum(rows, len(X) - 1), np.arange(X.shape[1])]
+
+
 def weighted_median(X: Array, weights: Array) -> Array:
     """Of each column: the smallest value that half of the weight does not exceed."""
-    order = np.argsort(X, 0)
-    share = np.cumsum(weights[order], 0) / weights.sum()
-    rows = (share < 0.5 - 1e-12).sum(0)
-    return np.take_along_axis(X, order, 0)[np.minimum(rows, len(X) - 1), np.arange(X.shape[1])]
+    return weighted_quantile(X, weights, 0.5)

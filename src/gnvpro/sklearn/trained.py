@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnvpro.head.eliminator import WarmStart, append_bias_column
+from gnvpro.objectives.evidence import Evidence
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.training.judgement import is_assembled, joint_posterior
 from gnvpro.training.result import Result
 
 Array = NDArray[Any]
@@ -66,6 +69,12 @@ class Trained:
         """Of the penalties, found from the data."""
         assert self.result.chosen is not None
         return self.result.chosen.log_evidence
+
+    @cached_property
+    def joint(self) -> tuple[ReducedPoint, JointPosterior, Evidence] | None:
+        """The point, what is not known there about theta and head, and the evidence; None where the matrix is too large."""
+        problem = self.problem
+        return joint_posterior(problem, problem.theta(), problem.W()) if is_assembled(problem) else None
 
 
 def trained_point(problem: Problem) -> ReducedPoint:

@@ -22,7 +22,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.sklearn.base import ACTIVATIONS
-from gnvpro.sklearn.scaling import CompressTails, Standardize
+from gnvpro.sklearn.scaling import CompressTails, Pieces, Standardize
 from gnvpro.tabular.read import Columns
 
 FORMAT = "gnvpro table model 1"
@@ -139,6 +139,8 @@ def layers_of(module: nn.Module) -> Any:
         return {"standardize": len(module.mean)}
     if isinstance(module, CompressTails):
         return {"compress_tails": len(module.width)}
+    if isinstance(module, Pieces):
+        return {"pieces": len(module.column)}
     for name, activation in ACTIVATIONS.items():
         if type(module) is activation:
             return {"activation": name}
@@ -158,4 +160,7 @@ def module_of(layers: Any) -> nn.Module:
     if "compress_tails" in layers:
         zeros = np.zeros(layers["compress_tails"])
         return CompressTails(zeros, zeros)
+    if "pieces" in layers:
+        zeros = np.zeros(layers["pieces"])
+        return Pieces(zeros, zeros, zeros + 1)
     return ACTIVATIONS[layers["activation"]]()

@@ -1,0 +1,71 @@
+"""Columns of a classifier's inputs cut into pieces: what it gains, when it is done, and what a model keeps of it."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("sklearn")
+
+from gnvpro import GNvproClassifier, GNvproRegressor
+
+FROM_ANY = patch("gnvpro.sklearn.classifier.CUT_FROM", 0)
+QUICK = {"theta_penalty": 1e-3, "head_penalty": 1e-3, "max_iter": 10, "random_state": 0}
+
+
+def stripes(samples: int = 500, seed: int = 0):
+    """Classes that alternate along four stripes of a column of long tails, in either half of a second one."""
+    rng = np.random.default_rng(seed)
+    X = np.c_[np.exp(2 * rng.normal(size=samples)), rng.uniform(-1, 1, samples), rng.normal(size=(samples, 3))]
+    stripe = (np.log(X[:, 0])[:, None] > [-1.35, 0, 1.35]).sum(1)
+    return X, (stripe + (X[:, 1] > 0)) % 2
+
+
+@pytest.mark.slow
+def test_steps_along_a_column_are_found_from_every_start_in_its_pieces() -> None:
+    (X, y), (new, truth) = stripes(), stripes(2000, 1)
+    smooth = [GNvproClassifier(random_state=seed).fit(X, y).score(new, truth) for seed in range(2)]
+    with FROM_ANY:
+        cut = [GNvproClassifier(random_state=seed).fit(X, y) for seed in range(2)]
+    assert min(model.score(new, truth) for model in cut) > 0.9 > min(smooth)
+    assert cut[0].module_.features[0].in_features == 5 * 4
+    assert np.allclose(cut[0].module_(torch.tensor(new))[:, 0].detach(), cut[0].decision_function(new))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"standardize": False}, {"hidden": ()}, {"features": lambda n: nn.Sequential(nn.Linear(n, 4), nn.Tanh())}],
+)
+def test_columns_stay_whole_where_the_inputs_or_the_network_are_not_ours(settings) -> None:
+    X, y = stripes(100)
+    with FROM_ANY:
+        model = GNvproClassifier(**settings, **QUICK).fit(X, y)
+        assert hasattr(GNvproClassifier(**QUICK).fit(X, y).module_, "pieces")
+    assert not hasattr(model.module_, "pieces")
+
+
+def test_columns_are_cut_for_classes_of_many_samples_only() -> None:
+    X, y = stripes(1000)
+    assert hasattr(GNvproClassifier(**QUICK).fit(X, y).module_, "pieces")
+    assert hasattr(GNvproClassifier(**QUICK).fit(X[:500], y[:500], np.full(500, 2.0)).module_, "pieces")
+    assert not hasattr(GNvproClassifier(**QUICK).fit(X[:999], y[:999]).module_, "pieces")
+    assert not hasattr(GNvproRegressor(**QUICK).fit(X, y).module_, "pieces")
+
+
+def test_a_warm_start_keeps_the_pieces_and_other_columns_begin_afresh() -> None:
+    X, y = stripes(300)
+    with FROM_ANY:
+        model = GNvproClassifier(warm_start=True, **QUICK).fit(X, y)
+        low, ended = model.module_.pieces.low.clone(), model.loss_curve_[-1]
+        assert model.fit(X, y).loss_curve_[0] == pytest.approx(ended, rel=1e-9)
+        model.fit(X[:200] * 2, y[:200])
+        assert torch.equal(model.module_.pieces.low, low)
+        # four columns of two values more: as many columns after the cut as before it
+        other = np.c_[X[:, :4], np.random.default_rng(2).integers(0, 2, (300, 4))]
+        fresh = GNvproClassifier(**QUICK).fit(other, y)
+        assert fresh.module_.features[0].in_features == model.module_.features[0].in_features
+        assert np.array_equal(model.fit(other, y).predict_proba(other), fresh.predict_proba(other))
