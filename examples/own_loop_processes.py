@@ -4,14 +4,20 @@
 
 Each process has half of every batch. The head is eliminated on the whole of it, so both hold the same head, and the loop takes
 the steps that one process with whole batches would take.
+
+A group of gloo that is still there when the interpreter ends may abort it. `destroy_process_group` ends the group once nobody
+holds it, so torch.distributed.nn, which DistributedDataParallel would import later, is imported before there is a group (its
+functions hold the group of that moment as a default), and the model, which refers to itself, is collected.
 """
 
+import gc
 import os
 import subprocess
 import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -22,7 +28,6 @@ torch.set_num_threads(1)
 
 
 def train() -> None:
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
     points = torch.rand(3000, 2) * 4 - 2
     labels = (points.square().sum(1) * 2).floor().long().clamp(max=4)  # rings
@@ -52,12 +57,14 @@ def train() -> None:
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes, one model: {accuracy:.1%}")
     dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     if "RANK" in os.environ:  # started by torchrun
+        dist.init_process_group("gloo")
         train()
+        gc.collect()
+        dist.destroy_process_group()
     else:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
         subprocess.run(torchrun, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+import torch.distributed.nn  # noqa: F401  # once there is a group, its functions would hold it as a default
+from torch.nn.parallel import DistributedDataParallel
 
 import gnvpro
 from gnvpro.processes import ProcessError, Processes
@@ -37,6 +39,20 @@ def test_the_group_is_gone_when_it_is_destroyed_also_before_garbage_is_collected
     assert len(result.history) == 3
     assert problem.processes.size == 1
     assert world() is not None
+    dist.destroy_process_group()
+    assert world() is None
+
+
+@pytest.mark.usefixtures("group")
+def test_a_reduced_loss_of_a_parallel_model_keeps_no_group() -> None:
+    world = weakref.ref(dist.group.WORLD)
+
+    def take_a_step() -> None:
+        criterion = gnvpro.ReducedLoss(DistributedDataParallel(network()), loss="least_squares", head_penalty=1e-4)
+        criterion(*samples(100, "least_squares")).backward()
+
+    take_a_step()
+    gc.collect()  # a parallel model refers to itself
     dist.destroy_process_group()
     assert world() is None
 
