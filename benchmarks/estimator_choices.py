@@ -163,7 +163,7 @@ SMALL = "diabetes,auto,bdims,cps1985,dietox,housing,college,mixture,arm"
 LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
 SMALL_LABELS = "glass,iris,wine,olive,mroz,biopsy,two-class,oj,swiss-labor,hawks"
-ALIKE = Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: None})
+ALIKE = Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: (None, 0.0)})
 ALL_ROWS = {"gnvpro.sklearn.base.LEAST_PART": 10**9}
 RELEVANCE = [
     DEFAULT,

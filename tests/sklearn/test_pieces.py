@@ -1,4 +1,4 @@
-"""Columns of a classifier's inputs cut into pieces: what it gains, when it is done, and what a model keeps of it."""
+"""Columns of the inputs cut into pieces: what it gains, when it is done, and what a model keeps of it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_columns_are_cut_for_classes_of_many_samples_only() -> None:
     assert hasattr(GNvproClassifier(**QUICK).fit(X, y).module_, "pieces")
     assert hasattr(GNvproClassifier(**QUICK).fit(X[:500], y[:500], np.full(500, 2.0)).module_, "pieces")
     assert not hasattr(GNvproClassifier(**QUICK).fit(X[:999], y[:999]).module_, "pieces")
-    assert not hasattr(GNvproRegressor(**QUICK).fit(X, y).module_, "pieces")
+    assert not hasattr(GNvproRegressor(**QUICK).fit(X, y).module_, "pieces"), "no evidence compares them"
 
 
 def test_a_warm_start_keeps_the_pieces_and_other_columns_begin_afresh() -> None:
@@ -69,3 +69,64 @@ def test_a_warm_start_keeps_the_pieces_and_other_columns_begin_afresh() -> None:
         fresh = GNvproClassifier(**QUICK).fit(other, y)
         assert fresh.module_.features[0].in_features == model.module_.features[0].in_features
         assert np.array_equal(model.fit(other, y).predict_proba(other), fresh.predict_proba(other))
+
+
+def steps(samples: int = 600, seed: int = 0, sharp: float = 30.0):
+    """Steps along two of four columns, or a smooth function where they are not sharp, with noise of a tenth."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (samples, 4))
+    clean = np.tanh(sharp * (X[:, 0] - 0.5)) + np.tanh(sharp * (X[:, 0] + 0.5)) + X[:, 1] * np.tanh(sharp * X[:, 1])
+    return X, clean + 0.1 * rng.normal(size=samples), clean
+
+
+def trainings_of(model, X, y) -> list[tuple[int, int]]:
+    """Samples and columns of each training of a fit."""
+    kind = type(model)
+    with patch.object(kind, "_train", autospec=True, side_effect=kind._train) as trainings:
+        model.fit(X, y)
+    return [tuple(call.args[2].part.inputs.shape) for call in trainings.call_args_list]
+
+
+@pytest.mark.slow
+def test_a_regressor_sees_pieces_where_their_evidence_is_higher() -> None:
+    for sharp in (30.0, 1.0):
+        X, y, _ = steps(sharp=sharp)
+        new, _, clean = steps(2000, 1, sharp)
+        model = GNvproRegressor(random_state=0).fit(X, y)
+        with patch("gnvpro.sklearn.regressor.CUT_FROM", np.inf):
+            whole = GNvproRegressor(random_state=0).fit(X, y)
+        assert not hasattr(whole.module_, "pieces")
+        errors = [np.sqrt(np.mean((each.predict(new) - clean) ** 2)) for each in (model, whole)]
+        if sharp > 1:
+            assert model.module_.features[0].in_features == 4 * 4
+            assert model.chosen_.log_evidence > whole.chosen_.log_evidence
+            assert errors[0] < 0.8 * errors[1]
+            assert np.allclose(model.module_(torch.tensor(new))[:, 0].detach(), model.predict(new))
+        else:
+            assert not hasattr(model.module_, "pieces")
+            assert errors[0] == errors[1], "the model of whole columns as it was"
+
+
+def test_pieces_are_tried_after_whole_columns_and_the_winner_is_trained_on() -> None:
+    X, y, _ = steps(499)
+    assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}, "too few samples"
+    X, y, _ = steps(600)
+    assert [columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)][:2] == [4, 16]
+    with patch("gnvpro.sklearn.base.LEAST_PART", 300):
+        seen = trainings_of(GNvproRegressor(random_state=0), X, y)
+        assert seen[:2] == [(300, 4), (300, 16)], "of many samples, on a part"
+        assert [samples for samples, _ in seen[2:]] == [600]
+
+
+@pytest.mark.parametrize("limit", ["SMOOTH", "MAX_DIRECTIONS"])
+def test_pieces_are_not_tried_where_little_is_left_or_their_matrix_is_too_large(limit: str) -> None:
+    X, y, _ = steps(600)
+    with patch(f"gnvpro.sklearn.base.{limit}", {"SMOOTH": 0.5, "MAX_DIRECTIONS": 200}[limit]):
+        assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}
+
+
+def test_a_warm_start_of_a_regressor_keeps_its_pieces() -> None:
+    X, y, _ = steps()
+    model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)
+    assert trainings_of(model, X, y) == [(600, 16)]
+    assert hasattr(model.module_, "pieces")

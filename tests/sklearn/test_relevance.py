@@ -25,7 +25,8 @@ from gnvpro.sklearn.relevance import slopes_by_column
 from gnvpro.sklearn.trained import Part, Samples, Trained, trained_point
 from gnvpro.training.judgement import assembled, joint_posterior
 
-ALIKE = patch("gnvpro.sklearn.base.column_scales", lambda trained: None)
+WHOLE = patch("gnvpro.sklearn.regressor.CUT_FROM", np.inf)  # columns, however many samples there are
+ALIKE = patch("gnvpro.sklearn.base.column_scales", lambda trained: (None, 0.0))
 
 
 def two_columns_matter(samples: int = 400, columns: int = 10, noise: float = 0.05):
@@ -130,7 +131,7 @@ def sizes_of_trainings(model, X, y) -> list[int]:
 
 def test_relevances_of_many_samples_come_from_a_part_of_them() -> None:
     X, y = two_columns_matter(500)
-    with patch("gnvpro.sklearn.base.LEAST_PART", 200):
+    with WHOLE, patch("gnvpro.sklearn.base.LEAST_PART", 200):
         model = GNvproRegressor(random_state=0)
         assert sizes_of_trainings(model, X, y) == [200, 500]
         assert model._columns.argmax() == 0
@@ -151,7 +152,7 @@ def test_the_part_takes_no_more_iterations_than_relevances_need() -> None:
         return made[-1]
 
     few = patch("gnvpro.sklearn.base.LEAST_PART", 200), patch("gnvpro.sklearn.base.PART_ITERATIONS", 6)
-    with few[0], few[1], patch("gnvpro.sklearn.base.train", train):
+    with WHOLE, few[0], few[1], patch("gnvpro.sklearn.base.train", train):
         GNvproRegressor(random_state=0).fit(X, y)
     assert [result.status for result in made] == [gnvpro.Status.ITERATIONS_SPENT, gnvpro.Status.SETTLED]
     assert len(made[0].history) - 1 == 6 < len(made[1].history) - 1

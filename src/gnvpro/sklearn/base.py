@@ -37,8 +37,9 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.sklearn.relevance import column_scales
-from gnvpro.sklearn.scaling import scaling_of
+from gnvpro.sklearn.scaling import Scaling, scaling_of
 from gnvpro.sklearn.trained import Array, Part, Samples, Trained, spread_of
+from gnvpro.training.judgement import MAX_DIRECTIONS
 from gnvpro.training.train import train
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -56,6 +57,7 @@ PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exac
 LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
 PART_ITERATIONS = 100  # on that part: without noise a search goes on for hundreds, and relevances hardly change
 MANY = 30_000  # samples, from which a search for penalties takes minutes and hardly changes the model
+SMOOTH = 0.01  # of a target's deviation: where no more is left of it, it is smooth along the columns
 USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods on batches, which cannot search
 
 
@@ -105,24 +107,31 @@ class NetworkEstimator(BaseEstimator, ABC):
         if begins:
             if hasattr(self, "module_"):
                 del self.module_  # of other columns: nothing to begin from
-            scaling = scaling_of(X, weights, self._cuts(float(weights.sum()))) if self.standardize else OrderedDict()
+            cuts = self._cuts(float(weights.sum())) if self.standardize else ()
+            scalings = [scaling_of(X, weights, cut) for cut in cuts] or [OrderedDict()]
         else:
-            scaling = OrderedDict([*self.module_.named_children()][:-2])
-        inputs = nn.Sequential(scaling)(torch.tensor(X))
-        columns = inputs.new_ones(inputs.shape[1]) if begins else self._columns
+            scalings = [OrderedDict([*self.module_.named_children()][:-2])]
         goals, shares = torch.tensor(targets), torch.tensor(weights)
         rows, held_out = np.arange(len(X)), None
         if self.early_stopping:
             rows, held_out = train_test_split(
                 rows, test_size=self.validation_fraction, random_state=seed, stratify=labels
             )
-        whole = Part(inputs, goals, shares)
-        samples = Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
+
+        def scaled(scaling: Scaling) -> Samples:
+            whole = Part(nn.Sequential(scaling)(torch.tensor(X)), goals, shares)
+            return Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
+
         if begins and self._seeks_relevances(len(rows)):
-            trained, columns = self._train_by_relevance(loss, samples, n_outputs, seed)
+            seen = [scaled(scaling) for scaling in scalings]
+            trained, which, columns = self._train_by_relevance(loss, seen, n_outputs, seed)
+            scaling = scalings[which]
             scaling["scaling"] = scaling["scaling"].times(columns)
         else:
-            trained = self._train_in_units(loss, samples, n_outputs, seed)
+            scaling = scalings[0]
+            trained = self._train_in_units(loss, scaled(scaling), n_outputs, seed)
+            n_columns = trained.samples.part.inputs.shape[1]
+            columns = torch.ones(n_columns, dtype=torch.float64) if begins else self._columns
         self._learn_posterior(trained, seed)
         result, self._columns, self._n_inputs = trained.result, columns, X.shape[1]
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
@@ -141,23 +150,40 @@ class NetworkEstimator(BaseEstimator, ABC):
         as_it_comes = self.method == "gnvpro" and self.solver is None
         return method.parts() is None and method.whole_set and not (as_it_comes and n_samples >= MANY)
 
-    def _train_by_relevance(self, loss: str, samples: Samples, n_outputs: int, seed: int) -> tuple[Trained, Tensor]:
-        """A model, and what the columns were multiplied by: the relevances that a first model found, where they pay.
+    def _train_by_relevance(
+        self, loss: str, seen: list[Samples], n_outputs: int, seed: int
+    ) -> tuple[Trained, int, Tensor]:
+        """A model, which of these forms of the inputs it sees, and what their columns were multiplied by.
 
-        Of many samples the first model has seen a part only; of few it is the result where its evidence is higher.
+        First models say which form it is, by their evidence and what the relevances of their columns promise to add. Of many
+        samples they have seen a part only; of few the one chosen is the result where relevances do not raise its evidence.
         """
-        part, n = samples.part, len(samples.part.inputs)
-        ones, size = part.inputs.new_ones(part.inputs.shape[1]), max(LEAST_PART, n // PARTS)
+        n = len(seen[0].part.inputs)
+        size = max(LEAST_PART, n // PARTS)
         many = n >= 2 * size
         drawn = np.random.RandomState(seed).permutation(n)[:size]
-        few = Samples(part.take(drawn), None) if many else samples
-        first = self._train_in_units(loss, few, n_outputs, seed, PART_ITERATIONS if many else None)
-        scales = column_scales(first)
+        found: list[tuple[Trained, Tensor | None, float]] = []
+        for samples in seen:
+            few = Samples(samples.part.take(drawn), None) if many else samples
+            if found and not self._may_be_cut(found[0][0], few.part, seed):
+                break
+            model = self._train_in_units(loss, few, n_outputs, seed, PART_ITERATIONS if many else None)
+            scales, gain = column_scales(model)
+            found.append((model, scales, model.log_evidence + gain))
+        which = max(range(len(found)), key=lambda i: found[i][-1])
+        (first, scales, _), samples = found[which], seen[which]
+        ones = samples.part.inputs.new_ones(samples.part.inputs.shape[1])
         if scales is None and not many:
-            return first, ones
+            return first, which, ones
         columns = ones if scales is None else scales
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
-        return (again, columns) if many or again.log_evidence > first.log_evidence else (first, ones)
+        return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
+
+    def _may_be_cut(self, whole: Trained, cut: Part, seed: int) -> bool:
+        """Whether a model of these pieces of columns is worth a training, after the model of whole ones."""
+        features = self._make_features(cut.inputs.shape[1], float(cut.weights.sum()), seed)
+        is_small = sum(p.numel() for p in features.parameters()) <= MAX_DIRECTIONS
+        return is_small and whole.noise > SMOOTH
 
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
@@ -213,9 +239,13 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
         """Find out what is not known about the trained model, from the samples it was trained on or those held out."""
 
-    def _cuts(self, n_samples: float) -> bool:
-        """Whether columns are cut into pieces."""
-        return False
+    @abstractmethod
+    def _cuts(self, n_samples: float) -> tuple[bool, ...]:
+        """Whether columns are cut into pieces; both where the evidence shall choose, first what is taken where it cannot."""
+
+    def _has_own_layers(self) -> bool:
+        """Whether the network before the head is an MLP of ours, with a layer at least."""
+        return self.features is None and (self.hidden is None or np.size(self.hidden) > 0)
 
     def _goes_on(self) -> bool:
         """Whether there is a model to begin from, and it shall be."""

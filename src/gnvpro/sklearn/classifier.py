@@ -99,9 +99,8 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         self._fit(X, labels, 1 if n == 2 else n, "logistic" if n == 2 else "multinomial", weights, labels)
         return self
 
-    def _cuts(self, n_samples: float) -> bool:
-        own = self.features is None and (self.hidden is None or np.size(self.hidden) > 0)
-        return own and n_samples >= CUT_FROM
+    def _cuts(self, n_samples: float) -> tuple[bool, ...]:
+        return (self._has_own_layers() and n_samples >= CUT_FROM,)
 
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
         self._posterior: JointPosterior | HeadPosterior | None = None

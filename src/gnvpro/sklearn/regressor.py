@@ -73,6 +73,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         self._flat = y.ndim == 1
         return self
 
+    def _cuts(self, n_samples: float) -> tuple[bool, ...]:
+        return (False, True) if self._has_own_layers() and n_samples >= CUT_FROM else (False,)
+
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
     ) -> Trained:
@@ -153,6 +156,7 @@ FOLDS = 3
 FOLDS_BY_HAND = 8
 CALIBRATION_ROWS = 5000  # that tell the shape of the residuals
 LEAST_UNEXPLAINED = 0.05  # of a sample's residual
+CUT_FROM = 500  # samples
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 

@@ -30,16 +30,16 @@ from gnvpro.sklearn.trained import Trained
 LEAST_GAIN = 1.0  # of log evidence for each column, by the slopes
 
 
-def column_scales(trained: Trained) -> Tensor | None:
-    """What to multiply the columns by; None where that promises too little, or cannot be found out."""
+def column_scales(trained: Trained) -> tuple[Tensor | None, float]:
+    """What to multiply the columns by, and the log evidence that promises; None and zero if too little, or not known."""
     features = trained.model.get_submodule("features")
     if not isinstance(features, MLP) or not features.widths or trained.joint is None:
-        return None
+        return None, 0.0
     gamma, pull = slopes_by_column(trained, features.get_parameter("0.weight").detach())
     scales = (pull + 1) / (gamma + 1)
     scales = scales / scales.square().mean().sqrt()
-    gain = 0.5 * ((pull - gamma) * scales.log()).sum()
-    return scales if float(gain) > LEAST_GAIN * len(scales) else None
+    gain = float(0.5 * ((pull - gamma) * scales.log()).sum())
+    return (scales, gain) if gain > LEAST_GAIN * len(scales) else (None, 0.0)
 
 
 def slopes_by_column(trained: Trained, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 Array = NDArray[Any]
+Scaling = OrderedDict[str, Any]  # modules by name
 MAX_KURTOSIS = 6.0
 GAUSSIAN = 1.4826  # deviation over median |x - median|
 N_PIECES = 4  # of a column, at most
@@ -89,9 +90,9 @@ class Pieces(nn.Module):
         return ((inputs[:, self.column] - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
 
 
-def scaling_of(X: Array, weights: Array, cut: bool) -> OrderedDict[str, Any]:
+def scaling_of(X: Array, weights: Array, cut: bool) -> Scaling:
     """The modules that scale the inputs, by name; they may cut columns into pieces."""
-    scaling: OrderedDict[str, Any] = OrderedDict()
+    scaling: Scaling = OrderedDict()
     for name, made in (("tails", compress_tails), ("pieces", cut_into_pieces if cut else None)):
         module = None if made is None else made(X, weights)
         if module is not None:

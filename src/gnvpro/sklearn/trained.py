@@ -70,6 +70,12 @@ class Trained:
         assert self.result.chosen is not None
         return self.result.chosen.log_evidence
 
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the noise that was found, of the noisiest target."""
+        assert self.result.chosen is not None
+        return max(self.result.chosen.noise)
+
     @cached_property
     def joint(self) -> tuple[ReducedPoint, JointPosterior, Evidence] | None:
         """The point, what is not known there about theta and head, and the evidence; None where the matrix is too large."""
