@@ -90,7 +90,7 @@ class RunningAdamVPro:
 
     def _set_out(self) -> BatchSteps:
         """At the first model, with an optimiser that has no past."""
-        kernel = Rotated() if self.settings.rotate else Rotated(max_side=0)
+        kernel = Rotated(growing=True) if self.settings.rotate else Rotated(max_side=0, growing=True)
         return BatchSteps(
             self.problem, self.settings.batch_head, kernel, self.batch_size, self.first.theta, self.first.W
         )

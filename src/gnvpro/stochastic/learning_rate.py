@@ -20,7 +20,7 @@ SQUARES, USUAL = 0.3, 0.1
 BATCH, STEPS = 128, 1000
 BY_BATCH, BY_STEPS = 0.4, -0.35
 FEWEST, MOST = 200, 100_000  # steps: beyond what was measured the rate stays
-WARM_UP = 20  # steps
+WARM_UP = 5  # steps
 
 
 def usual_rate(squares: bool, batch_size: int, steps: float) -> float:
