@@ -139,7 +139,7 @@ class RunningAdamVPro:
 
     def _model(self) -> Tensor:
         """Theta as it is read."""
-        return self.steps.mean if self.problem.misfit.identity_hessian else self.steps.theta()
+        return self.steps.mean if self.problem.misfit.identity_hessian else self.steps.theta.clone()
 
     @property
     def _tolerated(self) -> float:
