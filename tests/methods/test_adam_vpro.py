@@ -224,8 +224,10 @@ def test_a_long_first_epoch_is_read_in_parts_and_every_sample_is_seen_once(monke
     method = gnvpro.AdamVPro(batch_size=20)
     work = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=6).history.column("work")
     first = 100 / 2000
-    parts = [first + 2 * 17 * k / 100 for k in range(6)]  # 100 batches, 17 between readings
-    assert work[:8] == pytest.approx([*parts, first + 2, first + 4])
+    parts = [
+        first + 2 * k / 100 for k in (0, 10, 20, 30, 45, 67, 100)
+    ]  # of 100 batches: ten, or half as many as before
+    assert work[:9] == pytest.approx([*parts, first + 3, first + 4])
     epoch = torch.cat(seen[:100])
     assert torch.equal(epoch.sort(0).values, x.sort(0).values)
 

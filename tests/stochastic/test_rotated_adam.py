@@ -112,11 +112,11 @@ def test_kernels_of_convolutions_may_be_longer_than_matrices() -> None:
     assert "left" in optimizer.state[matrix]
 
 
-def test_a_growing_mean_lags_less_at_first_and_is_the_same_later() -> None:
+def test_a_mean_that_is_short_at_first_lags_less_and_is_the_same_later() -> None:
     """Gradients that turn around after ten steps: who remembers fewer of them follows sooner."""
     turned = []
-    for growing in (False, True):
-        kernel, state = Rotated(max_side=0, growing=growing), {}
+    for shortest in (None, 4):
+        kernel, state = Rotated(max_side=0, shortest=shortest), {}
         for k in range(1000):
             w = torch.zeros(1, dtype=torch.float64)
             kernel.step(w, torch.tensor([1.0 if k <= 10 else -1.0], dtype=torch.float64), state, 1.0)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import append_bias_column
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.methods.protocol import State, detached_copy
 from gnvpro.methods.stochastic import RandomBatch, batch_passes
 from gnvpro.network.passes import PassPlan
@@ -62,7 +63,7 @@ class BatchSteps:
                 return None
             fit = self.head.fit(Z, misfit, problem.head_penalty, self.memory, share)
         self.memory = fit.memory
-        cotangent = misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
+        cotangent = matmul_small(misfit.gradient(fit.outputs), fit.W[:, : network.n_features])
         gradient = linearization.vjp(cotangent) + problem.theta_penalty.hessian_mv(theta)
         self.mean = torch.lerp(self.mean, theta, (MEMORY + 1) / (MEMORY + 1 + self.count))
         parameters = network.views(theta)
