@@ -8,6 +8,7 @@ from torch import nn
 
 from gnvpro import RotatedAdam
 from gnvpro.stochastic.learning_rate import cosine
+from gnvpro.stochastic.rotated_adam import Rotated
 
 
 def test_without_rotations_it_is_adam() -> None:
@@ -109,3 +110,18 @@ def test_kernels_of_convolutions_may_be_longer_than_matrices() -> None:
     assert "right" not in optimizer.state[matrix]
     assert optimizer.state[kernel]["right"].shape == (75, 75)
     assert "left" in optimizer.state[matrix]
+
+
+def test_a_mean_that_is_short_at_first_lags_less_and_is_the_same_later() -> None:
+    """Gradients that turn around after ten steps: who remembers fewer of them follows sooner."""
+    turned = []
+    for shortest in (None, 4):
+        kernel, state = Rotated(max_side=0, shortest=shortest), {}
+        for k in range(1000):
+            w = torch.zeros(1, dtype=torch.float64)
+            kernel.step(w, torch.tensor([1.0 if k <= 10 else -1.0], dtype=torch.float64), state, 1.0)
+            turned.append(w.item())
+    plain, grown = turned[:1000], turned[1000:]
+    assert next(k for k, step in enumerate(grown) if step > 0) < next(k for k, step in enumerate(plain) if step > 0)
+    assert grown[1] == plain[1]
+    assert abs(grown[-1] - plain[-1]) < 1e-6

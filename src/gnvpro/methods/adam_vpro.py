@@ -5,8 +5,9 @@
                         g     = J' (G W_b) + alpha_1 B'B theta                      one pass backward
                         theta = theta - rate(progress) * direction(g)               see `rotated_adam`, `learning_rate`
 
-An iteration is an epoch, several where the budget is large, or a part of the first one where the samples are very many; the
-last one ends with the budget. After it comes a reading (`readings`), for the history and the validation: of a random part of
+An iteration is an epoch, several where the budget is large, or at first a part of one where the samples are many; the last
+one ends with the budget. The first steps remember few gradients, and of the first ones of a budget of seconds, which are timed,
+none moves theta. After it comes a reading (`readings`), for the history and the validation: of a random part of
 the samples where these are many more than a reading needs, and for least squares of the mean of the last thetas (see
 `batch_steps`) with an eliminated head; of other losses with the head that follows the batches. However the run ends, the head
 is then eliminated over all samples (`gnvpro.training.keeper`); of a budget of seconds, as many are put aside for it as the

@@ -49,7 +49,7 @@ from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
 LARGE = 10_000  # samples
-TIMED = 10_000  # samples, to know how long a pass takes
+TIMED = 2000  # samples, to know how long a pass takes
 FEW_DIRECTIONS = 100  # whose matrix costs less to make than a few cheap steps: all steps are exact
 MAX_EXACT_FLOPS = 2e12  # of an exact step; beyond, none is tried
 SPACES_AFTER = 60  # quasi-Newton steps before the first Krylov space of more than one dimension

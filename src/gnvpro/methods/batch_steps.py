@@ -25,21 +25,22 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import append_bias_column
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.methods.protocol import State, detached_copy
 from gnvpro.methods.stochastic import RandomBatch, batch_passes
 from gnvpro.network.passes import PassPlan
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
-from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
+from gnvpro.stochastic.batch_head import BatchFit, BatchHead, HeadMemory
 from gnvpro.stochastic.rotated_adam import Rotated
 
 MEMORY = 20  # of the mean
-KEPT = ("parameters", "moments", "sizes", "mean", "count")  # by a checkpoint, beside the head
+KEPT = ("theta", "moments", "sizes", "mean", "count")  # by a checkpoint, beside the head
 SMALL = 1e-3  # times the size that torch draws: as good as zero
 
 
 class BatchSteps:
-    """The optimiser on its way: parameters, their moments, the last head."""
+    """The optimiser on its way: theta, its moments, the last head."""
 
     def __init__(
         self, problem: Problem, head: BatchHead, kernel: Rotated, batch_size: int, theta: Tensor, W: Tensor
@@ -47,20 +48,14 @@ class BatchSteps:
         self.problem, self.head, self.kernel, self.batch_size = problem, head, kernel, batch_size
         self._passes = batch_passes(PassPlan(min(batch_size, problem.passes.size), problem.passes.kept))
         self.memory = head.first(W)
-        # Steps are taken in place, and `split` may hand out views of theta
-        self.parameters = {name: value.clone() for name, value in problem.network.split(theta).items()}
-        self.moments: dict[str, dict[str, Any]] = {name: {} for name in self.parameters}
-        self.sizes = sizes_of(self.parameters)
-        self.mean, self.count = self.theta(), 0
+        self.theta = theta.clone()  # changed in place
+        self.moments: dict[str, dict[str, Any]] = {name: {} for name in problem.network.names}
+        self.sizes = sizes_of(problem.network.views(theta))
+        self.mean, self.count = theta, 0
 
-    def theta(self) -> Tensor:
-        """The parameters as one vector."""
-        return self.problem.network.join(self.parameters)
-
-    def step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> float | None:
-        """One batch, with a share of the head's freedom; its reduced loss before the step, None where that is no number."""
-        problem, network, misfit = self.problem, self.problem.network, batch.misfit
-        theta = self.theta()
+    def step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> BatchFit | None:
+        """One batch, with a share of the head's freedom; its head before the step, None where features are not finite."""
+        problem, network, misfit, theta = self.problem, self.problem.network, batch.misfit, self.theta
         linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
         with problem.meter.inner_clock():
             Z = append_bias_column(linearization.features, network.bias)
@@ -68,13 +63,14 @@ class BatchSteps:
                 return None
             fit = self.head.fit(Z, misfit, problem.head_penalty, self.memory, share)
         self.memory = fit.memory
-        cotangent = misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
+        cotangent = matmul_small(misfit.gradient(fit.outputs), fit.W[:, : network.n_features])
         gradient = linearization.vjp(cotangent) + problem.theta_penalty.hessian_mv(theta)
-        for name, part in network.split(gradient).items():
-            self.kernel.step(self.parameters[name], part, self.moments[name], rate * self.sizes[name])
         self.mean = torch.lerp(self.mean, theta, (MEMORY + 1) / (MEMORY + 1 + self.count))
+        parameters = network.views(theta)
+        for name, part in network.split(gradient).items():
+            self.kernel.step(parameters[name], part, self.moments[name], rate * self.sizes[name])
         self.count += 1
-        return fit.value + problem.theta_penalty.value(theta)
+        return fit
 
     def state(self) -> State:
         """All of it."""

@@ -18,7 +18,7 @@ from gnvpro.methods.solvers import Dense, count_directions, head_size
 from gnvpro.objectives.problem import Problem
 from gnvpro.samples.several import Streamed
 
-PROBE_ROWS, PROBE_DIRECTIONS = 256, 512  # at most: a probe takes milliseconds
+PROBE_ROWS, PROBE_DIRECTIONS = 256, 256  # at most: a probe takes milliseconds
 ROWS = 3  # of the Jacobian for each direction, in the matrix of a part of the samples
 FEW_PARTS = 10  # that the samples have at least: with few samples a step is mostly what the estimate does not count
 
@@ -68,11 +68,11 @@ class Costs:
 
     @cached_property
     def seconds_per_flop(self) -> float:
-        """Of squaring a few rows, the quickest of three."""
+        """Of squaring a few rows, the quickest of five."""
         q = min(count_directions(self.problem), PROBE_DIRECTIONS)
         rows = torch.ones(q, PROBE_ROWS, dtype=torch.float64)
         taken = []
-        for _ in range(3):
+        for _ in range(5):
             begun = time.process_time()
             rows @ rows.T
             taken.append(time.process_time() - begun)

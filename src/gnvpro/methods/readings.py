@@ -25,7 +25,7 @@ from gnvpro.samples.several import entries_per_sample
 from gnvpro.stochastic.batch_head import BatchHead
 
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)
-SEEN, PER_ENTRY = 10_000, 20  # samples of a reading, and at least so many for each entry of the head
+SEEN, PER_ENTRY = 5000, 20  # samples of a reading, and at least so many for each entry of the head
 SHARE_OF_MEMORY = 0.25  # that these may take
 
 

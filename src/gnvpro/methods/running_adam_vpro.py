@@ -27,13 +27,14 @@ LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of
 READINGS = 50  # of a run, at most, about
 EPOCHS = 4  # between readings of all samples at least: each costs half an epoch; fewer at the beginning:
 EARLY = 2  # times as many epochs as lie between readings have been before;
-FIRST_PARTS = 3  # times as many samples as a reading sees are in a part of the first epoch, after which there is one
-TIMED = 5  # steps, to know how many the seconds allow
+FIRST_PART = 2  # times as many samples as a reading sees come before the first one, where these are less than an epoch
+TIMED = 3  # steps that do not move, to know how many the seconds allow: the moments are learnt in them
+FIRST_SAMPLES = 2000  # that the mean gradient remembers at first, and in which the rate rises; 20 steps at most
 RETREAT = 0.25  # times the rate after a failure
 FAILURES = 6  # that are forgiven
 MOST_RESERVED = 0.5  # of the seconds, for the last elimination
 CHANGING = 1.5  # times the first objective that is no failure where samples change
-TIMED_SEED = 1_000_003  # the order of the batches that are timed is none of an epoch's
+READ_SEED = 1_000_003  # the samples of a reading are not those of the first batches
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,9 @@ class RunningAdamVPro:
         self.given = self.budget = budget  # the second without what is reserved for the last elimination
         self.status = Status.RUNNING
         self.n_samples = problem.n_samples
-        self.readings = Readings(problem, seed, TIMED_SEED)
+        self.readings = Readings(problem, seed, READ_SEED)
         self.batch_size = loader_batch_size(problem) or settings.batch_size
+        self.few = min(WARM_UP, math.ceil(FIRST_SAMPLES / self.batch_size))
         # a batch: the last epoch may be cut short; several processes, whose parts of a batch differ, end with an epoch
         self.next_passes = min(2.0, 2 * self.batch_size / self.n_samples) if problem.processes.alone else 2.0
         if state is None:
@@ -70,18 +72,18 @@ class RunningAdamVPro:
     # -- beginning
 
     def _begin(self, start: Start) -> None:
-        self.epoch = self.part = self.failures = 0
+        self.epoch = self.done = self.failures = 0  # epochs, batches of this one, failures
         begun = self.budget.clock()
         self.first = self.point = self.readings.first(start)
         taken = (self.budget.clock() - begun) * self.n_samples / self.readings.seen.n_samples
         self._reserve(min(taken, MOST_RESERVED * max(self.budget.seconds_left, 0.0)))
+        self.steps = self._set_out()
         left = self._passes_in_seconds() if math.isfinite(self.budget.seconds) else math.inf
         self.pace = Pace(self.budget, self.problem.processes)
         self.pace.left = min(self.pace.left, left)
         steps = self.pace.total / EPOCH * self.n_samples / self.batch_size
         squares = self.problem.misfit.identity_hessian
         self.rate = self.settings.lr or usual_rate(squares, self.batch_size, steps)
-        self.steps = self._set_out()
 
     def _reserve(self, seconds: float) -> None:
         """Put seconds aside for eliminating the head over all samples at the end."""
@@ -90,16 +92,16 @@ class RunningAdamVPro:
 
     def _set_out(self) -> BatchSteps:
         """At the first model, with an optimiser that has no past."""
-        kernel = Rotated() if self.settings.rotate else Rotated(max_side=0)
+        kernel = Rotated(max_side=256 if self.settings.rotate else 0, shortest=self.few)
         return BatchSteps(
             self.problem, self.settings.batch_head, kernel, self.batch_size, self.first.theta, self.first.W
         )
 
     def _passes_in_seconds(self) -> float:
         """How many fit into the seconds, by the median of a few steps."""
-        steps, times = self._set_out(), [self.budget.clock()]
-        for batch in itertools.islice(self._batches(TIMED_SEED), TIMED):
-            steps.step(batch, 0.0)
+        times = [self.budget.clock()]
+        for batch in itertools.islice(self._batches(0), TIMED):
+            self.steps.step(batch, 0.0)
             times.append(self.budget.clock())
         each = statistics.median(after - before for before, after in itertools.pairwise(times))
         count = -self.problem.processes.largest(-self.budget.seconds_left / max(each, 1e-12))
@@ -139,7 +141,7 @@ class RunningAdamVPro:
 
     def _model(self) -> Tensor:
         """Theta as it is read."""
-        return self.steps.mean if self.problem.misfit.identity_hessian else self.steps.theta()
+        return self.steps.mean if self.problem.misfit.identity_hessian else self.steps.theta.clone()
 
     @property
     def _tolerated(self) -> float:
@@ -156,21 +158,21 @@ class RunningAdamVPro:
         """Asked within an iteration; several processes ask each other after it."""
         return self.problem.processes.alone and self.budget.seconds_left <= 0
 
-    def _batches(self, epoch: int) -> Iterator[RandomBatch]:
+    def _batches(self, epoch: int, first: int = 0) -> Iterator[RandomBatch]:
         """The batches of an epoch, all of one size: what is left over waits for another epoch's order."""
-        every = random_batches(self.problem, self.batch_size, self.seed, epoch)
+        every = random_batches(self.problem, self.batch_size, self.seed, epoch, first=first)
         return (batch for batch in every if batch.count == self.batch_size or batch.of_loader)
 
     def _next_batches(self) -> Iterator[RandomBatch]:
-        """The batches of an epoch; of the first one, where it is long, those of a part."""
-        batches = self._batches(self.epoch)
+        """The batches of an epoch, or at first those of a part: half as many as were before, and more than a few."""
+        batches = self._batches(self.epoch, self.done)
         alone = self.problem.processes.alone and loader_batch_size(self.problem) is None
-        parts = self.n_samples // (FIRST_PARTS * self.readings.seen.n_samples) if alone and self.epoch == 0 else 1
-        if parts > 1:
-            size = math.ceil(self.n_samples // self.batch_size / parts)
-            batches = itertools.islice(batches, self.part * size, (self.part + 1) * size)
-        self.part = (self.part + 1) % max(parts, 1)
-        self.epoch += self.part == 0
+        least = math.ceil(FIRST_PART * self.readings.seen.n_samples / self.batch_size)
+        size, left = max(least, self.steps.count // EARLY), self.n_samples // self.batch_size - self.done
+        if alone and left > 1.5 * size:
+            self.done += size
+            return itertools.islice(batches, size)
+        self.epoch, self.done = self.epoch + 1, 0
         return batches
 
     def _run_epochs(self, rate: float) -> bool:
@@ -184,7 +186,8 @@ class RunningAdamVPro:
                 progress = self.pace.now()
                 falling = max(LEAST_SHARE, cosine(1.0, progress, WARM_UP))
                 share = 1.0 if self.problem.misfit.identity_hessian else falling
-                if self.steps.step(batch, cosine(rate, progress, self.steps.count), share) is None:
+                now = cosine(rate, progress, self.steps.count, self.few)
+                if self.steps.step(batch, now, share) is None:
                     return False
                 if self.is_over and self.problem.processes.alone:
                     break
@@ -201,13 +204,13 @@ class RunningAdamVPro:
             "first_W": self.first.W,
             "first_value": self.first.value,
             "steps": self.steps.state(),
-            "counts": [self.epoch, self.part, self.failures, self.point.provisional, self.reserved],
+            "counts": [self.epoch, self.done, self.failures, self.point.provisional, self.reserved],
             "rate": self.rate,
             "pace": self.pace.state(),
         }
 
     def _resume(self, state: State) -> None:
-        self.epoch, self.part, self.failures, provisional, reserved = state["counts"]
+        self.epoch, self.done, self.failures, provisional, reserved = state["counts"]
         self.rate = state["rate"]
         self._reserve(reserved)
         self.pace = Pace(self.budget, self.problem.processes, state["pace"])

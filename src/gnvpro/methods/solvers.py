@@ -25,7 +25,7 @@ from gnvpro.network.subspace import choose_subspace, moving_directions
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.samples.several import Streamed
+from gnvpro.samples.several import Inputs, Streamed
 
 MAX_EIGENVALUES = 500  # that a radius may ask for at a step, where Cholesky factors do not do: 0.07 s on one core
 PART_SEED = 0  # that draws the samples of a part
@@ -243,13 +243,13 @@ class Dense(TrustRegionSolver):
             return 3 + 2 * ITERATIONS + 4 * bool(self.resolved(squares).geodesic)
         return self.seeds(n_features, n_targets, squares) + 1 + bool(self.resolved(squares).geodesic)
 
-    def _rows_that_fit(self, problem: Problem, directions: int) -> float:
+    def _rows_that_fit(self, problem: Problem, inputs: Inputs, directions: int) -> float:
         """Samples whose Jacobian rows, as made and as gathered, fit beside the matrices into the solver's memory.
 
         With n samples, m seeds and q directions that is 4 matrices of q^2 numbers, and 2 m q or more per sample.
         """
         network, seeds = problem.network, self.seeds(*head_size(problem))
-        made = max(8 * seeds * network.n_theta, network.footprint(problem.inputs, problem.memory, seeds).peak)
+        made = max(8 * seeds * network.n_theta, network.footprint(inputs, problem.memory, seeds).peak)
         each = (
             made + 8 * seeds * (2 if self.resolved(problem.misfit.identity_hessian).residual_term else 1) * directions
         )
@@ -269,7 +269,7 @@ class Dense(TrustRegionSolver):
         if trouble is not None:
             return trouble
         directions = count_directions(problem)
-        if self._rows_that_fit(problem, directions) < 1:
+        if self._rows_that_fit(problem, problem.few, directions) < 1:
             return (
                 f"four matrices of {directions} x {directions} and the Jacobian of one sample "
                 f"do not fit into half of memory={problem.memory:.3g} bytes"
@@ -278,7 +278,7 @@ class Dense(TrustRegionSolver):
 
     def pass_plan(self, problem: Problem) -> PassPlan:
         """As many samples at a time as the rows of the Jacobian leave room for."""
-        most = max(1.0, self._rows_that_fit(problem, count_directions(problem)))
+        most = max(1.0, self._rows_that_fit(problem, problem.inputs, count_directions(problem)))
         return problem.network.pass_plan(problem.inputs, (1 - SOLVER_MEMORY_FRACTION) * problem.memory, most)
 
     def steps(self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None) -> DenseSteps:

@@ -212,13 +212,16 @@ def loader_batch_size(problem: Problem) -> int | None:
     return stream.own_batch_size if isinstance(stream, Stream) else None
 
 
-def random_batches(problem: Problem, size: int, *seeds: int) -> Iterator[RandomBatch]:
-    """One epoch in batches, in an order that the seeds decide; of a DataLoader its own batches in its own order."""
+def random_batches(problem: Problem, size: int, *seeds: int, first: int = 0) -> Iterator[RandomBatch]:
+    """One epoch in batches, in an order that the seeds decide, from the one with the number `first` on.
+
+    Of a DataLoader its own batches in its own order, all of them.
+    """
     if isinstance(problem.inputs, Stream) and problem.inputs.own_batch_size is not None:
         for inputs, misfit in problem.inputs.batches(problem.misfit.over):
             yield RandomBatch(inputs, misfit, len(inputs), of_loader=True)
         return
-    for samples in seeded_permutation(problem.n_samples, *seeds).to(problem.inputs.device).split(size):
+    for samples in seeded_permutation(problem.n_samples, *seeds)[first * size :].to(problem.inputs.device).split(size):
         yield RandomBatch(*problem.part(samples), samples.numel())
 
 

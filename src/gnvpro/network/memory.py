@@ -17,7 +17,6 @@ from typing import Any
 from torch import Tensor, strided
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gnvpro.samples.several import Batch
 
@@ -120,4 +119,8 @@ class _Allocations(TorchDispatchMode):
 
 
 def _storages(values: Any) -> list[Any]:
-    return [v.untyped_storage() for v in tree_leaves(values) if isinstance(v, Tensor) and v.layout is strided]
+    """Of all tensors in there; torch's own trees take longer than the operations."""
+    if isinstance(values, Tensor):
+        return [values.untyped_storage()] if values.layout is strided else []
+    within = values.values() if isinstance(values, dict) else values if isinstance(values, tuple | list) else ()
+    return [storage for value in within for storage in _storages(value)]

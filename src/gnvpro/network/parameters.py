@@ -84,11 +84,13 @@ class Parameters:
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         """A vector like theta as tensors by parameter name, in each parameter's dtype."""
+        views = self.views(theta)
+        return {name: view.to(dtype) for (name, view), dtype in zip(views.items(), self._dtypes, strict=True)}
+
+    def views(self, theta: Tensor) -> dict[str, Tensor]:
+        """The same in the vector's own dtype and memory."""
         pieces = theta.split_with_sizes(self._sizes)
-        return {
-            name: piece.view(shape).to(dtype)
-            for name, piece, shape, dtype in zip(self.names, pieces, self.shapes, self._dtypes, strict=True)
-        }
+        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """The reverse of `split`; parameters that are missing count as zero."""

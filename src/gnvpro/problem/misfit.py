@@ -63,7 +63,9 @@ class Misfit:
         among light ones would count for more than their weight. `count` is how many there are in all, also elsewhere.
         """
         each = self.targets.shape[0] // max(n_samples, 1)
-        rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
+        rows = samples
+        if each != 1:
+            rows = (samples[:, None] * each + torch.arange(each, device=samples.device)).reshape(-1)
         part = replace(self, targets=by_columns(self.targets[rows]), weights=self.weights[rows])
         return part.scaled(samples.shape[0] if count is None else count, n_samples)
 

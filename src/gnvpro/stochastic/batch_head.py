@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -103,9 +104,14 @@ class BatchFit:
 
     W: Tensor
     outputs: Tensor
-    value: float  # misfit, penalty and proximal term
+    inner: Proximal
     steps: int
     memory: HeadMemory
+
+    @cached_property
+    def value(self) -> float:
+        """Misfit, penalty and proximal term."""
+        return self.inner.value(self.W, self.outputs)
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ class BatchHead:
         """The normal equations, or the solution of minimum norm where nothing bounds their condition."""
         if inner.ridge == 0:
             fit = LeastSquares().fit(inner.Z, inner.misfit, 0.0, None)
-            return BatchFit(fit.W, fit.outputs, inner.value(fit.W, fit.outputs), 1, self._following(memory, fit.W))
+            return BatchFit(fit.W, fit.outputs, inner, 1, self._following(memory, fit.W))
         weighted = inner.misfit.weights * inner.Z
         sums = inner.misfit.over.inner
         gram = sums(weighted, inner.Z)
@@ -204,7 +210,7 @@ class BatchHead:
         if memory.age % RENEW_AFTER == 1:  # the first batch, and then one in so many
             memory = replace(memory, proximal=self._adapted(factor[None], inner, share))
         outputs = matmul_small(inner.Z, W.T)
-        return BatchFit(W, outputs, inner.value(W, outputs), 1, memory)
+        return BatchFit(W, outputs, inner, 1, memory)
 
     @staticmethod
     def _following(memory: HeadMemory, W: Tensor) -> HeadMemory:
@@ -243,7 +249,7 @@ class BatchHead:
             gradient = inner.gradient(W, outputs)
             norm, taken = float(torch.linalg.vector_norm(gradient)), taken + 1
         kept = replace(self._following(memory, W), proximal=proximal, factor=blocks, age=age)
-        return BatchFit(W, outputs, value, taken, kept)
+        return BatchFit(W, outputs, inner, taken, kept)
 
     # -- the running metric
 
@@ -257,7 +263,7 @@ class BatchHead:
         gain = min(MOST_GAIN, inner.rows / (MEMORY * W.numel())) if self.gain is None else self.gain
         trials = (W - gain * length * step for length in SHORTER)
         lower = (V for V in trials if inner.value(V, matmul_small(inner.Z, V.T)) <= value)
-        return BatchFit(W, outputs, value, 1, replace(memory, W=next(lower, W), age=memory.age + 1))
+        return BatchFit(W, outputs, inner, 1, replace(memory, W=next(lower, W), age=memory.age + 1))
 
     @staticmethod
     def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:

@@ -20,7 +20,7 @@ SQUARES, USUAL = 0.3, 0.1
 BATCH, STEPS = 128, 1000
 BY_BATCH, BY_STEPS = 0.4, -0.35
 FEWEST, MOST = 200, 100_000  # steps: beyond what was measured the rate stays
-WARM_UP = 20  # steps
+WARM_UP = 20  # steps, where not fewer
 
 
 def usual_rate(squares: bool, batch_size: int, steps: float) -> float:
@@ -35,10 +35,10 @@ def usual_rate(squares: bool, batch_size: int, steps: float) -> float:
     return SQUARES * (batch_size / BATCH) ** BY_BATCH * (steps / STEPS) ** BY_STEPS
 
 
-def cosine(rate: float, progress: float, steps: int) -> float:
-    """The rate after a share `progress` of the budget, in step number `steps`, counted from zero.
+def cosine(rate: float, progress: float, steps: int, warm_up: int = WARM_UP) -> float:
+    """The rate after a share `progress` of the budget, in step number `steps`, counted from zero; it rises for a few.
 
     >>> cosine(0.1, 0.0, 1000), cosine(0.1, 0.5, 1000)
     (0.1, 0.05)
     """
-    return rate * min(1.0, (steps + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, progress))))
+    return rate * min(1.0, (steps + 1) / warm_up) * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, progress))))

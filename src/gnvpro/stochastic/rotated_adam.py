@@ -15,6 +15,9 @@ its eigenvectors, and ADAM goes elsewhere in other ones. A small diagonal of dif
 
     L + D,        D = DISTINCT * mean(diag L) * diag(1, ..., m) / m
 
+`shortest`, for runs whose first steps count: the mean remembers a twentieth of the steps so far, but at least so many, until
+it has the memory that `betas` give it. Gradients turn quickly at the beginning, and a long memory lags behind.
+
 Parameters with more than two axes are matrices of their first axis against the others. An axis longer than `max_side`,
 and every vector, is left as it is; without rotations this is ADAM. A kernel of a convolution may be four times as long: it
 is used at many positions, so its gradient costs far more than its rotation.
@@ -35,6 +38,7 @@ from gnvpro.arguments import check_count, check_number
 
 SIDES = ("left", "right")
 KERNEL = 4  # times the longest axis, for a convolution
+GROWTH = 20  # a mean whose memory grows remembers one in so many of the steps so far
 DISTINCT = 1e-5  # of the mean eigenvalue: what sets those apart that have no size of their own
 
 
@@ -100,6 +104,7 @@ class Rotated:
     eps: float = 1e-10
     every: int = 10
     max_side: int = 256
+    shortest: int | None = None  # steps that the mean remembers at first; None: as many as later
 
     def step(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], lr: float) -> None:
         """Change the parameter and the state; an empty state learns its coordinates and leaves the parameter."""
@@ -112,12 +117,15 @@ class Rotated:
             return
         state["step"] += 1
         (beta1, beta2), step = self.betas, state["step"]
-        state["mean"].lerp_(G, 1 - beta1)
+        new = (1 - beta1) / (
+            1 - beta1**step
+        )  # ADAM's mean, which begins at zero, divided by what its weights add up to
+        state["mean"].lerp_(G, max(new, min(1 / self.shortest, GROWTH / step)) if self.shortest else new)
         rotated = _rotated(G, state)
         square = state["square"].mul_(beta2).addcmul_(rotated, rotated, value=1 - beta2)
         size = (square / (1 - beta2**step)).sqrt_().add_(self.eps)
         direction = _rotated_back(_rotated(state["mean"], state).div_(size), state)
-        parameter.sub_(direction.reshape(parameter.shape), alpha=lr / (1 - beta1**step))
+        parameter.sub_(direction.reshape(parameter.shape), alpha=lr)
         renew = step % self.every == 0
         for side in SIDES:
             if side in state:
