@@ -19,21 +19,28 @@ from torch import Tensor
 
 from gnvpro.linalg.columns import by_columns
 from gnvpro.linalg.rows import rowwise
-from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, pair_index, unique_products
 from gnvpro.problem.misfit import Misfit
 
 
-def assemble_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
-    """The Hessian in vec(W)."""
+def assemble_hessian(
+    Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor, products: Tensor | None = None
+) -> Tensor:
+    """The Hessian in vec(W); the products of the features with each other are made, unless they are held."""
     K, f = outputs.shape[1], Z.shape[1]
     if K == 1:
         H = misfit.over.sum(sum_squares, Z, misfit.pieces, outputs)
     else:
-        sums = misfit.over.sum(sum_products, Z, misfit.pieces, outputs)
-        blocks = sums[pair_index(K, Z.device)][:, pair_index(f, Z.device)].view(K, K, f, f)
-        H = blocks.transpose(1, 2).reshape(K * f, K * f)
+        H = misfit.over.sum(sum_products, Z, misfit.pieces, outputs, products).view(-1)[block_index(K, f, Z.device)]
     H.diagonal().add_(head_penalty)
     return H
+
+
+def held_products(Z: Tensor) -> Tensor | None:
+    """z_i z_j for i <= j, (rows, pairs), where they are few enough to be held from one Hessian to the next."""
+    f = Z.shape[1]
+    few = isinstance(Z, Tensor) and Z.shape[0] * f * (f + 1) // 2 <= MAX_PRODUCT_ENTRIES
+    return unique_products(Z.T).T if few else None
 
 
 def sum_squares(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
@@ -42,9 +49,12 @@ def sum_squares(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
     return (misfit.hessian(outputs)(ones) * Z).T @ Z
 
 
-def sum_products(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
+def sum_products(Z: Tensor, misfit: Misfit, outputs: Tensor, products: Tensor | None) -> Tensor:
     """The sum of h_kl z_i z_j over the rows, k <= l and i <= j."""
     K, f = outputs.shape[1], Z.shape[1]
+    if products is not None:
+        (curved,) = pairs_of_outputs(misfit, outputs, max(1, len(Z)))
+        return curved @ products
     sums = Z.new_zeros((K * (K + 1) // 2, f * (f + 1) // 2))
     chunk = max(1, MAX_PRODUCT_ENTRIES // sum(sums.shape))
     for curved, z in zip(pairs_of_outputs(misfit, outputs, chunk), Z.T.split(chunk, 1), strict=True):

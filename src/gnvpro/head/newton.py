@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import ForAnyLoss, HeadFit, WarmStart
-from gnvpro.head.hessian import approximate_hessian, assemble_hessian
+from gnvpro.head.hessian import approximate_hessian, assemble_hessian, held_products
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
@@ -110,7 +111,11 @@ class HeadObjective:
 
     def hessian_matrix(self, outputs: Tensor) -> Tensor:
         """The Hessian in vec(W)."""
-        return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs)
+        return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs, self._products)
+
+    @cached_property
+    def _products(self) -> Tensor | None:
+        return held_products(self.Z) if self.shape[0] > 1 else None
 
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
         """Evaluate; needs no help from a point near by."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,17 +12,16 @@ ROUNDING = 1e-15  # first ridge that is tried, relative to the largest entry on 
 
 def damped_cholesky(H: Tensor, damping: float = 0.0, metric: Tensor | None = None) -> tuple[Tensor, float]:
     """The lower factor of H + damping diag(metric), and the damping: as given, or the least power of ten above that works."""
-    damped = H.clone()
-    diagonal = damped.diagonal()
-    metric = torch.ones_like(diagonal) if metric is None else metric
-    diagonal.add_(metric, alpha=damping)
     while True:
+        damped = H
+        if damping > 0:
+            metric = torch.ones_like(H.diagonal()) if metric is None else metric
+            damped = H.clone()
+            damped.diagonal().add_(metric, alpha=damping)
         factor, info = torch.linalg.cholesky_ex(damped)
-        if not info.item() and torch.isfinite(factor.diagonal()).all():  # what is not finite in H shows there
+        if not info.item() and math.isfinite(float(factor.diagonal().sum())):  # what is not finite in H shows there
             return factor, damping
         if not torch.isfinite(damped).all():  # no ridge would ever be enough; the trust region then goes nowhere
             return torch.eye(len(H), dtype=H.dtype, device=H.device), damping
-        scale = float((H.diagonal() / metric).abs().max())
-        more = max(10 * damping, ROUNDING * scale) or 1.0  # a zero matrix has no scale
-        diagonal.add_(metric, alpha=more - damping)
-        damping = more
+        scale = float((H.diagonal() if metric is None else H.diagonal() / metric).abs().max())
+        damping = max(10 * damping, ROUNDING * scale) or 1.0  # a zero matrix has no scale

@@ -30,3 +30,10 @@ def pair_index(count: int, device: torch.device) -> Tensor:
     index = torch.empty(count, count, dtype=torch.int64, device=device)
     index[k, l] = index[l, k] = torch.arange(len(k), device=device)
     return index.view(-1)
+
+
+@lru_cache(maxsize=64)
+def block_index(K: int, f: int, device: torch.device) -> Tensor:
+    """Index into the table (pairs of K, pairs of f), row by row, of every entry of the (K f, K f) matrix of f x f blocks."""
+    outer, inner = pair_index(K, device).view(K, 1, K, 1), pair_index(f, device).view(1, f, 1, f)
+    return (outer * (f * (f + 1) // 2) + inner).reshape(K * f, K * f)
