@@ -13,10 +13,11 @@ from cases import Poisson, PseudoHuber
 from checks import F64, adjoint_gap, against_dense, relative
 from gnvpro import Logistic, Multinomial, Newton, NewtonKrylov, Status
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.head.hessian import approximate_hessian, assemble_hessian
+from gnvpro.head.hessian import approximate_hessian, assemble_hessian, held_products
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import HeadObjective
 from gnvpro.linalg.sums import SampleSum
+from gnvpro.linalg.symmetric_products import unique_products
 from gnvpro.problem.losses import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 
@@ -159,6 +160,7 @@ def test_assembled_hessian_is_autograds(name, numbers, monkeypatch):
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(W).reshape(W.numel(), W.numel())
     mine = assemble_hessian(Z, misfit, a2, Z @ W.T)
     assert float((mine - H).abs().max()) <= 1e-12 * float(H.abs().max())
+    assert relative(assemble_hessian(Z, misfit, a2, Z @ W.T, held_products(Z)), mine) <= 1e-14
     assert float((mine - mine.T).abs().max()) <= 1e-15 * float(H.abs().max())
 
 
@@ -176,11 +178,12 @@ def test_a_warm_start_changes_the_cost_and_not_the_answer(name, eliminator):
         assert float(gradient(Z, misfit, a2, fit.W).norm()) <= 1e-10 * scale * 1.01
 
 
-def test_a_factor_of_another_problem_does_not_spoil_the_answer():
+@pytest.mark.parametrize("eliminator", [LARGE, Newton()])
+def test_a_factor_of_another_problem_does_not_spoil_the_answer(eliminator):
     Z, misfit, a2 = problem("separable multinomial, penalty 1e-6")
     stranger = torch.linalg.cholesky(1e4 * torch.eye(15, dtype=F64))
     for factor in (stranger, torch.linalg.cholesky(1e-9 * torch.eye(15, dtype=F64))):
-        fit = LARGE.fit(Z, misfit, a2, WarmStart(torch.zeros(3, 5, dtype=F64), factor))
+        fit = eliminator.fit(Z, misfit, a2, WarmStart(torch.full((3, 5), 1e-3, dtype=F64), factor))
         assert float(gradient(Z, misfit, a2, fit.W).norm()) <= 1e-10 * 1.01
 
 
@@ -193,6 +196,30 @@ def test_the_factor_of_the_last_point_comes_with_the_warm_start():
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(fit.W).reshape(20, 20)
     assert relative(new @ new.T, H) <= 1e-10
     assert old is not new
+
+
+def test_a_factor_serves_for_several_steps_and_products_of_features_for_all(monkeypatch):
+    Z, misfit, a2 = problem("multinomial")
+    assembled, multiplied = [], []
+
+    def counted(*arguments):
+        assembled.append(1)
+        return assemble_hessian(*arguments)
+
+    def noted(rows):
+        multiplied.append(rows.shape[0])
+        return unique_products(rows)
+
+    monkeypatch.setattr("gnvpro.head.newton.assemble_hessian", counted)
+    monkeypatch.setattr("gnvpro.head.hessian.unique_products", noted)
+    cold = Newton().fit(Z, misfit, a2, None)
+    assert len(assembled) < cold.iterations
+    assert multiplied.count(Z.shape[1]) == 1
+    made = len(assembled)
+    near = Newton().fit(Z + 1e-4 * Z.sin(), misfit, a2, cold.warm_start)
+    assert near.iterations > 0
+    assert len(assembled) == made  # the factor of the last point sufficed
+    assert float(gradient(Z + 1e-4 * Z.sin(), misfit, a2, near.W).norm()) <= 1e-10
 
 
 @pytest.mark.parametrize("name", ["logistic", "multinomial", "fewer samples than features", "duplicated features"])

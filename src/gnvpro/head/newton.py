@@ -4,16 +4,18 @@
     Hessian    D -> (H (Z D'))' Z + a2 D                      H the Hessian of the misfit in the outputs
 
 `NewtonKrylov` is the paper's: a Krylov space for each step, and the pseudo-inverse of the last one as the inverse
-Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'. A small head takes Newton's own steps,
-with a new factor for each. A larger one keeps its factor: in the coordinates y = L' vec(W) the Hessian near by is almost
-the identity, so Krylov spaces of a few dimensions suffice; the factor of the last accepted point comes with the warm
-start. The inverse is exact.
+Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'. A small head takes Newton's own steps. Its
+factor serves for the next step too while the gradient falls to a fifth or less, and the factor of the last accepted point for
+the first one (nine tables of three to nine classes: four fifths of the seconds of a fit). A larger head keeps its factor: in
+the coordinates y = L' vec(W) the Hessian near by is almost the identity, so Krylov spaces of a few dimensions suffice; the
+factor of the last accepted point comes with the warm start. The inverse is exact.
 
 Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and eps_abs -> rtol and atol.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +37,7 @@ from gnvpro.minimize.trust_region import TrustRegion, minimize
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
+KEEP_BELOW = 0.2  # times the gradient before a step, up to which its factor is good for one more
 DENSE_HEAD = 1500  # entries up to which the inner Hessian is assembled
 
 
@@ -229,9 +232,10 @@ class Newton(ForAnyLoss):
             return point.gradient_norm <= tolerance
 
         if plain.entries <= self.small_head:
-            region = TrustRegion(plain, newton_direction, point, rule=SearchRule())
+            directions = NewtonDirections(start.factor if start else None)
+            region = TrustRegion(plain, directions, point, rule=SearchRule())
             point, status, done = minimize(region, converged, self.iterations)
-            factor = None
+            factor = directions.factor
         else:
             point, status, done, factor = self._precondition(plain, point, start.factor if start else None, converged)
         W, outputs = point.W, point.outputs
@@ -264,11 +268,20 @@ class Newton(ForAnyLoss):
         return point, status, done, factor
 
 
-def newton_direction(point: HeadPoint) -> LineModel:
-    """Newton's step, from the Hessian at the point."""
-    factor, _ = damped_cholesky(point.objective.hessian_matrix(point.outputs))
-    gradient = point.gradient()
-    return LineModel(gradient, -torch.cholesky_solve(gradient[:, None], factor)[:, 0], len(gradient))
+@dataclass
+class NewtonDirections:
+    """Newton's steps; a factor is kept as long as its steps bring the gradient down fast."""
+
+    factor: Tensor | None  # of the Hessian at a point near by
+    before: float = math.inf  # norm of the gradient where the last step began
+
+    def __call__(self, point: HeadPoint) -> LineModel:
+        """The step from a point that the last one led to."""
+        norm = point.gradient_norm
+        if self.factor is None or norm > KEEP_BELOW * self.before:
+            self.factor, _ = damped_cholesky(point.objective.hessian_matrix(point.outputs))
+        self.before, gradient = norm, point.gradient()
+        return LineModel(gradient, -torch.cholesky_solve(gradient[:, None], self.factor)[:, 0], len(gradient))
 
 
 def gradient_tolerance(first: HeadPoint, zero: float, atol: float, rtol: float) -> float:
