@@ -13,6 +13,8 @@
     python benchmarks/estimator_choices.py many-rows         relevances of all rows, quasi-Newton steps, on 5,000 to 36,000 rows
     python benchmarks/estimator_choices.py line              a second start after little was learnt: never, or always
     python benchmarks/estimator_choices.py pieces            columns of classifiers in pieces or whole, two splits
+    python benchmarks/estimator_choices.py regression-pieces columns of regressors whole, or as the evidence chooses, two splits
+    python benchmarks/estimator_choices.py confirm-pieces    the same on confirming sets, seen after the choice
     python benchmarks/estimator_choices.py few-pieces        pieces whatever the number of rows, small tables, one split
     python benchmarks/estimator_choices.py class-networks    other networks for classifiers, columns whole, one split
     python benchmarks/estimator_choices.py with-pieces       other networks, fixed penalties, means of two networks
@@ -172,6 +174,11 @@ RELEVANCE = [
 ]
 WHOLE = {"gnvpro.sklearn.classifier.CUT_FROM": np.inf}
 ANY_ROWS = {"gnvpro.sklearn.classifier.CUT_FROM": 0}
+ALL_WHOLE = {"gnvpro.sklearn.regressor.CUT_FROM": np.inf}
+MANY_TARGETS = (
+    "gapminder,guns,txhousing,wages,storms,diamonds,airfare,chicago,deliveries,sacramento,dietox,college,mixture,building,"
+    "tasting,arm,plant"
+)
 MANY_LABELS = (
     "attrition,beps,hmda,yogurt,digits,email,churn,cut,credit-status,wa-churn,stack,lending,storm-status,segment,meal,"
     "occupation,clarity"
@@ -257,6 +264,10 @@ QUESTIONS = {
         "sine,cps1985,swiss-labor,hmda,attrition,wine,olive,hawks",
     ),
     "pieces": Question([DEFAULT, Variant("columns whole", {}, WHOLE)], MANY_LABELS, 2),
+    "regression-pieces": Question([DEFAULT, Variant("columns whole", {}, ALL_WHOLE)], MANY_TARGETS, 2),
+    "confirm-pieces": Question(
+        [DEFAULT, Variant("columns whole", {}, ALL_WHOLE)], "computers,saratoga,car-prices,quakes", 2
+    ),
     "few-pieces": Question([DEFAULT, Variant("pieces", {}, ANY_ROWS)], FEW_LABELS),
     "class-networks": Question(
         [

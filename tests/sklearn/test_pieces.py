@@ -125,6 +125,18 @@ def test_pieces_are_not_tried_where_little_is_left_or_their_matrix_is_too_large(
         assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}
 
 
+def test_pieces_that_are_far_behind_on_a_few_of_many_samples_are_not_tried_on_all() -> None:
+    few = patch("gnvpro.sklearn.base.PILOT_ROWS", 300)
+    with few:
+        seen = trainings_of(GNvproRegressor(random_state=0), *steps(600)[:2])
+        assert seen[1:4] == [(300, 4), (300, 16), (600, 16)]
+        X, _, _ = steps(600)
+        wave = np.sin(3 * X[:, :3].sum(1)) + 0.1 * np.random.default_rng(1).normal(size=600)  # along no column
+        seen = trainings_of(GNvproRegressor(random_state=0), X, wave)
+        assert seen[1:3] == [(300, 4), (300, 16)]
+        assert (600, 16) not in seen
+
+
 def test_a_warm_start_of_a_regressor_keeps_its_pieces() -> None:
     X, y, _ = steps()
     model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)

@@ -58,6 +58,8 @@ LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many
 PART_ITERATIONS = 100  # on that part: without noise a search goes on for hundreds, and relevances hardly change
 MANY = 30_000  # samples, from which a search for penalties takes minutes and hardly changes the model
 SMOOTH = 0.01  # of a target's deviation: where no more is left of it, it is smooth along the columns
+PILOT_ROWS, PILOT_ITERATIONS = 1000, 25  # that pieces of columns are first tried with, of twice as many samples or more
+FAR_BEHIND = 0.03  # log evidence per number: an error 3% higher
 USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods on batches, which cannot search
 
 
@@ -165,7 +167,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         found: list[tuple[Trained, Tensor | None, float]] = []
         for samples in seen:
             few = Samples(samples.part.take(drawn), None) if many else samples
-            if found and not self._may_be_cut(found[0][0], few.part, seed):
+            if found and not self._may_be_cut(loss, found[0][0], few.part, n_outputs, seed):
                 break
             model = self._train_in_units(loss, few, n_outputs, seed, PART_ITERATIONS if many else None)
             scales, gain = column_scales(model)
@@ -179,11 +181,23 @@ class NetworkEstimator(BaseEstimator, ABC):
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
         return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
 
-    def _may_be_cut(self, whole: Trained, cut: Part, seed: int) -> bool:
-        """Whether a model of these pieces of columns is worth a training, after the model of whole ones."""
+    def _may_be_cut(self, loss: str, whole: Trained, cut: Part, n_outputs: int, seed: int) -> bool:
+        """Whether a model of these pieces of columns is worth a training, after the model of whole ones.
+
+        Not where its matrix is too large for exact evidence, nor where nothing is left to learn, nor where pieces are far
+        behind after a few iterations on a few of many samples, as they are for smooth functions.
+        """
         features = self._make_features(cut.inputs.shape[1], float(cut.weights.sum()), seed)
-        is_small = sum(p.numel() for p in features.parameters()) <= MAX_DIRECTIONS
-        return is_small and whole.noise > SMOOTH
+        if sum(p.numel() for p in features.parameters()) > MAX_DIRECTIONS or whole.noise <= SMOOTH:
+            return False
+        if len(cut.inputs) < 2 * PILOT_ROWS:
+            return True
+        drawn = np.random.RandomState(seed).permutation(len(cut.inputs))[:PILOT_ROWS]
+        pilots = [
+            Samples(replace(cut, inputs=inputs).take(drawn), None) for inputs in (whole.samples.part.inputs, cut.inputs)
+        ]
+        first, second = (self._train(loss, pilot, n_outputs, seed, PILOT_ITERATIONS).log_evidence for pilot in pilots)
+        return second - first > -FAR_BEHIND * PILOT_ROWS * n_outputs
 
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
