@@ -47,6 +47,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
     found; None where none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target),
     `n_features_in_`, `feature_names_in_`, `n_outputs_`.
 
+    With 500 samples or more columns are seen in pieces where the evidence says so (`gnvpro.sklearn.scaling`); beyond the values
+    seen, such a model is constant.
+
     >>> X = np.linspace(0, 1, 100)[:, None]
     >>> model = GNvproRegressor(random_state=0).fit(X, np.sin(6 * X[:, 0]))
     >>> mean, std = model.predict(X, return_std=True)
@@ -156,7 +159,7 @@ FOLDS = 3
 FOLDS_BY_HAND = 8
 CALIBRATION_ROWS = 5000  # that tell the shape of the residuals
 LEAST_UNEXPLAINED = 0.05  # of a sample's residual
-CUT_FROM = 500  # samples
+CUT_FROM = 500  # samples: with fewer, the evidence seldom asks for pieces
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 

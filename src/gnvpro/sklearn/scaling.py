@@ -9,10 +9,10 @@ tanh units cannot tell them apart. asinh leaves the middle as it is and takes th
 tails where its kurtosis is above MAX_KURTOSIS (a Gaussian one has 3); columns of two values are left alone. Weights count
 samples.
 
-Classes often change at a step along a column, as trees see it, while a unit of small weights is smooth along all of it. The
-p_i, with knots b_0 < ... < b_k at quantiles, let a unit bend at the knots and be steep between two of them. x is a sum of them,
-so nothing is lost, except beyond the smallest and the largest value seen, where they are constant. Quantiles that fall on the
-same value are one knot; a column of few values has a knot at each.
+Classes and targets often change at a step along a column, as trees see it, while a unit of small weights is smooth along all
+of it. The p_i, with knots b_0 < ... < b_k at quantiles, let a unit bend at the knots and be steep between two of them. x is a
+sum of them, so nothing is lost, except beyond the smallest and the largest value seen, where they are constant. Quantiles that
+fall on the same value are one knot; a column of few values has a knot at each.
 
 Legend: b_(i-1) -> low, b_i -> high.
 """
