@@ -36,7 +36,7 @@ def paper(name: str) -> None:
     experiment = EXPERIMENTS[name]
     settings = experiment.recommended
     training = settings.methods["gnvpro"]
-    operator = gnvpro.time_differences if settings.time_penalty else None
+    operator = settings.operator()
     choices: dict[str, dict[str, Any]] = {
         "fixed": {"theta_penalty": Tikhonov(settings.theta_penalty, operator), "head_penalty": settings.head_penalty},
         "auto": {"theta_penalty": Tikhonov("auto", operator), "head_penalty": "auto"},

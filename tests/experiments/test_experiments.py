@@ -329,6 +329,15 @@ def test_columns_are_scaled_by_the_training_set_alone() -> None:
     assert torch.allclose(after.test[0] * train.std(0) + train.mean(0), test)
 
 
+def test_indian_pines_have_weights_that_change_slowly_from_band_to_band_unless_the_paper_is_asked_for() -> None:
+    kinds = {}
+    for paper in (False, True):
+        job = running.plan(Order("indian-pines", ["gnvpro"], paper=paper))[0]
+        assert job.settings.penalty() == gnvpro.Tikhonov(job.settings.theta_penalty, job.settings.operator())
+        kinds[paper] = job.config["theta_penalty_operator"]
+    assert kinds == {False: "InputDifferences(roughness=30.0)", True: "time differences"}
+
+
 def test_indian_pines_are_scaled_band_by_band_unless_the_paper_is_asked_for(small) -> None:
     jobs = {paper: running.plan(Order("indian-pines", ["gnvpro"], paper=paper))[0] for paper in (False, True)}
     raw, ours, stated = (

@@ -11,6 +11,7 @@ from torch import nn
 from checks import F64, adjoint_gap, against_dense
 from gnvpro import LinearOperator, Tikhonov, time_differences
 from gnvpro.networks import MLP, NeuralODE
+from gnvpro.problem.penalties import InputDifferences
 
 
 def parameters(model):
@@ -118,6 +119,23 @@ def test_time_differences_without_time_is_refused_with_the_remedy():
     model = MLP(2, [3])
     with pytest.raises(ValueError, match="NeuralODE"):
         time_differences(model, parameters(model))
+
+
+def test_input_differences_is_the_identity_above_the_differences_along_the_inputs_of_the_first_layer():
+    model = nn.Sequential(nn.LayerNorm(4), MLP(4, [3, 2]))
+    B = InputDifferences(9.0)(model, parameters(model))
+    n = sum(p.numel() for p in model.parameters())
+    D = 3 * torch.eye(4, dtype=F64).diff(dim=0)
+    differences = torch.zeros(9, n, dtype=F64)
+    differences[:, 8:20] = torch.block_diag(D, D, D)  # after the weight and the bias of the norm
+    assert against_dense(B, torch.cat([torch.eye(n, dtype=F64), differences])) <= 1e-15
+    assert adjoint_gap(B) <= 1e-14
+
+
+@pytest.mark.parametrize("model", [nn.Conv2d(1, 1, 1), MLP(2, [3])])
+def test_input_differences_without_weights_of_a_first_layer_is_refused_with_the_remedy(model):
+    with pytest.raises(ValueError, match=r"nn\.Linear in theta"):
+        InputDifferences(1.0)(model, [("weight", (1, 1, 1, 1)), ("0.bias", (3,))])
 
 
 def test_the_hessian_is_the_matrix_of_its_products_also_where_vmap_cannot_run_the_operator():

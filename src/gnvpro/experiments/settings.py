@@ -18,6 +18,7 @@ from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.methods.solvers import Hybrid, Krylov
 from gnvpro.methods.stochastic import StochasticMethod
+from gnvpro.problem.penalties import InputDifferences, OperatorFactory
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Settings:
     theta_penalty: float
     head_penalty: float
     time_penalty: bool = False  # whether the penalty on nodal weights is on their differences in time
+    roughness: float = 0.0  # of the first layer's weights along the inputs, see `InputDifferences`
     input_spread: float | None = None  # inputs are centred and scaled to this standard deviation, by one constant
     scale_columns: bool = False  # each input is centred and scaled to standard deviation one, by the training set
 
@@ -62,7 +64,13 @@ class Settings:
 
     def penalty(self) -> gnvpro.Tikhonov:
         """The penalty on theta."""
-        return gnvpro.Tikhonov(self.theta_penalty, gnvpro.time_differences if self.time_penalty else None)
+        return gnvpro.Tikhonov(self.theta_penalty, self.operator())
+
+    def operator(self) -> OperatorFactory | None:
+        """What the penalty on theta is of; None for theta itself."""
+        if self.time_penalty:
+            return gnvpro.time_differences
+        return InputDifferences(self.roughness) if self.roughness else None
 
 
 def adjusted(
@@ -124,12 +132,13 @@ class Experiment:
 def as_json(settings: Settings, method: str) -> dict[str, Any]:
     """The settings of one method as plain values."""
     training = {field.name: getattr(settings.methods[method], field.name) for field in dataclasses.fields(Training)}
+    along_inputs = str(settings.operator() or "identity")
     return {
         **training,
         "method": method,
         "method_settings": repr(training["method"]),
         "theta_penalty": settings.theta_penalty,
-        "theta_penalty_operator": "time differences" if settings.time_penalty else "identity",
+        "theta_penalty_operator": "time differences" if settings.time_penalty else along_inputs,
         "head_penalty": settings.head_penalty,
         "input_spread": settings.input_spread,
         "scale_columns": settings.scale_columns,

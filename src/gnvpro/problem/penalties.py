@@ -9,7 +9,12 @@ operator that asks for weights which change slowly in time, and the identity on 
 
 The factor h makes it an approximation of the integral of |d theta/dt|^2, so it means the same at every depth.
 
-Legend: alpha_1 -> alpha, B -> operator.
+For inputs in an order, such as the bands of a spectrum, `InputDifferences` asks for weights in the first layer that change
+slowly along the inputs j; noise that neighbours do not share then averages out:
+
+    |B theta|^2 = |theta|^2 + roughness sum_ij (K_{i,j+1} - K_ij)^2
+
+Legend: alpha_1 -> alpha, B -> operator, K -> weights of the first layer.
 """
 
 from __future__ import annotations
@@ -140,3 +145,42 @@ def time_differences(model: nn.Module, parameters: Sequence[tuple[str, tuple[int
         return torch.cat(parts)
 
     return LinearOperator((sum(sizes),), (sum(rows),), mv, rmv)
+
+
+@dataclass(frozen=True)
+class InputDifferences:
+    """The identity, and times the root of `roughness` the differences between neighbouring inputs in the first nn.Linear.
+
+    >>> layer = nn.Linear(3, 1, bias=False)
+    >>> InputDifferences(4.0)(layer, [("weight", (1, 3))]).mv(torch.tensor([1.0, 2.0, 4.0]))
+    tensor([1., 2., 4., 2., 4.])
+    """
+
+    roughness: float
+
+    def __call__(self, model: nn.Module, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> LinearOperator:
+        """The operator for the parameters of one network."""
+        shapes = dict(parameters)
+        layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        weight = f"{layers[0]}.weight".lstrip(".") if layers else ""
+        if weight not in shapes:
+            raise ValueError(
+                f"InputDifferences needs weights of a first nn.Linear in theta; {type(model).__name__} has none there: "
+                "leave theta_penalty's operator out to penalise theta itself"
+            )
+        rows, inputs = shapes[weight]
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        begin = sum(sizes[: list(shapes).index(weight)])
+        n, here = sum(sizes), slice(begin, begin + rows * inputs)
+        scale = math.sqrt(self.roughness)
+
+        def mv(theta: Tensor) -> Tensor:
+            return torch.cat([theta, scale * theta[here].reshape(rows, inputs).diff(dim=1).reshape(-1)])
+
+        def rmv(y: Tensor) -> Tensor:
+            difference = scale * y[n:].reshape(rows, inputs - 1)
+            zero = difference.new_zeros(rows, 1)
+            own = torch.cat([zero, difference], 1) - torch.cat([difference, zero], 1)
+            return torch.cat([y[:begin], y[here] + own.reshape(-1), y[here.stop : n]])
+
+        return LinearOperator((n,), (n + rows * (inputs - 1),), mv, rmv)
