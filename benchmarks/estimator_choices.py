@@ -50,7 +50,7 @@ from simulated_tables import SIMULATED
 from table_sets import CHOOSE, CONFIRM, LARGER, SEVERAL, WIDER, TableSet
 
 TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *SEVERAL, *LARGER, *SIMULATED, *CONFIRM]}
-NO_TAILS = {"gnvpro.sklearn.base.compress_tails": lambda X, weights: None}
+NO_TAILS = {"gnvpro.sklearn.scaling.compress_tails": lambda X, weights: None}
 ENDS_AT_ONCE = {"gnvpro.training.penalty_search.MAX_FAILURES": 1}
 
 
@@ -156,7 +156,7 @@ class Ranks(nn.Module):
 
 
 def ranks(beside: bool) -> dict[str, Callable[..., nn.Module]]:
-    return {"gnvpro.sklearn.base.compress_tails": lambda X, weights: Ranks(X, weights, beside)}
+    return {"gnvpro.sklearn.scaling.compress_tails": lambda X, weights: Ranks(X, weights, beside)}
 
 
 DEFAULT = Variant("default")

@@ -9,7 +9,7 @@ Least squares, n samples (or weights that sum to n), Z the features with the col
 
 dof counts the parameters that the data determine: tr(H^-1 Z' diag(w) Z) in the head, plus the share of each output in
 those of the features, tr(A (A + a1 I)^-1) / n_targets with A the reduced Gauss-Newton matrix, estimated from a few
-Krylov spaces. The features themselves are taken as known.
+Krylov spaces, and of many samples from some of them. The features themselves are taken as known.
 
 Classification: precision of W_k is n H_kk, the k-th diagonal block (a common shift of all outputs changes no
 probability, so the blocks between classes, which describe it, are left out), and outputs shrink by what is not known:
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnvpro.head.eliminator import WarmStart
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import weighted_squares
 from gnvpro.linalg.rows import rowwise
@@ -95,6 +96,7 @@ def covering(variance: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
     return torch.where(level > 0, variance * factor.square(), variance)
 
 
+DOF_ROWS = 5000  # samples that the parameters of the features are counted with
 COVERED = (0.94, 0.96)  # of the samples, by intervals of 95%
 
 
@@ -108,6 +110,9 @@ def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
     problem, n = point.problem, point.x.numel()
     if n == 0:
         return 0.0
+    if problem.n_samples > DOF_ROWS:  # A is a mean over samples
+        some = torch.randperm(problem.n_samples, generator=torch.Generator().manual_seed(0))[:DOF_ROWS]
+        point = problem.on_samples(some.to(point.x.device)).reduced.start(point.theta, WarmStart(point.W))
     A, alpha = point.curvature().mv, problem.theta_penalty.alpha
     total = 0.0
     generator = torch.Generator().manual_seed(0)

@@ -20,6 +20,7 @@ Legend: b_(i-1) -> low, b_i -> high.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,16 +91,15 @@ class Pieces(nn.Module):
         return ((inputs[:, self.column] - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
 
 
-def scaling_of(X: Array, weights: Array, cut: bool) -> Scaling:
-    """The modules that scale the inputs, by name; they may cut columns into pieces."""
-    scaling: Scaling = OrderedDict()
-    for name, made in (("tails", compress_tails), ("pieces", cut_into_pieces if cut else None)):
-        module = None if made is None else made(X, weights)
-        if module is not None:
-            scaling[name], X = module, module(torch.tensor(X)).numpy()
-    scaler = StandardScaler().fit(X, sample_weight=weights)
-    scaling["scaling"] = Standardize(scaler.mean_, scaler.scale_)
-    return scaling
+def scalings_of(X: Array, weights: Array, cuts: Iterable[bool]) -> Iterator[Scaling]:
+    """The modules that scale the inputs, by name: for each of `cuts`, whether they cut columns into pieces."""
+    tails = compress_tails(X, weights)
+    X = X if tails is None else tails(torch.tensor(X)).numpy()
+    for cut in cuts:
+        pieces = cut_into_pieces(X, weights) if cut else None
+        scaler = StandardScaler().fit(X if pieces is None else pieces(torch.tensor(X)).numpy(), sample_weight=weights)
+        modules = {"tails": tails, "pieces": pieces, "scaling": Standardize(scaler.mean_, scaler.scale_)}
+        yield OrderedDict((name, module) for name, module in modules.items() if module is not None)
 
 
 def compress_tails(X: Array, weights: Array) -> CompressTails | None:
@@ -116,7 +116,7 @@ def compress_tails(X: Array, weights: Array) -> CompressTails | None:
 
 def cut_into_pieces(X: Array, weights: Array) -> Pieces:
     """Every column between quantiles, or between its values where these are few; a column of one value stays one."""
-    quantiles = np.stack([weighted_quantile(X, weights, i / N_PIECES) for i in range(N_PIECES + 1)])
+    quantiles = weighted_quantiles(X, weights, [i / N_PIECES for i in range(N_PIECES + 1)])
     knots = []
     for column, cuts in zip(X.T, quantiles.T, strict=True):
         values = np.unique(column)
@@ -129,14 +129,17 @@ def cut_into_pieces(X: Array, weights: Array) -> Pieces:
     )
 
 
-def weighted_quantile(X: Array, weights: Array, share: float) -> Array:
-    """Of each column: the smallest value that this share of the weight does not exceed."""
-    order = np.argsort(X, 0)
-    shares = np.cumsum(weights[order], 0) / weights.sum()
-    rows = (shares < share - 1e-12).sum(0)
-    return np.take_along_axis(X, order, 0)[np.minimum(rows, len(X) - 1), np.arange(X.shape[1])]
+def weighted_quantiles(X: Array, weights: Array, shares: Sequence[float]) -> Array:
+    """A row for each share, with the smallest value of each column that this share of the weight does not exceed."""
+    found = np.empty((len(shares), X.shape[1]))
+    for j, column in enumerate(X.T):
+        order = np.argsort(column)
+        below = np.cumsum(weights[order]) / weights.sum()
+        rows = np.searchsorted(below, np.subtract(shares, 1e-12))
+        found[:, j] = column[order[np.minimum(rows, len(X) - 1)]]
+    return found
 
 
 def weighted_median(X: Array, weights: Array) -> Array:
     """Of each column: the smallest value that half of the weight does not exceed."""
-    return weighted_quantile(X, weights, 0.5)
+    return weighted_quantiles(X, weights, [0.5])[0]
