@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -196,30 +198,105 @@ def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_sample
         return usual_solver(loss, Part(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows)), model)
 
     assert usual("least_squares", 1000, 10) == usual("logistic", 1000, 10) == "dense"
-    assert usual("least_squares", 20_000, 20) == gnvpro.Dense(samples=2000)
-    assert usual("logistic", 20_000, 20) == usual("multinomial", 100, 3) == "hybrid"
+    assert usual("least_squares", 14_000, 20) == gnvpro.Dense(samples=2000)
+    assert usual("logistic", 14_000, 20) == usual("multinomial", 100, 3) == "hybrid"
     assert usual("least_squares", 2000, 60) == "hybrid"  # no part is smaller
-    assert usual("least_squares", 20_000, 100) == "hybrid"
-    assert usual("least_squares", 30_000, 20) == usual("multinomial", 30_000, 3) == "auto"
+    assert usual("least_squares", 14_000, 100) == "hybrid"
+    assert usual("least_squares", 15_000, 20) == usual("multinomial", 15_000, 3) == "auto"
 
 
-def test_of_very_many_samples_nothing_is_searched_for() -> None:
-    X, y = two_columns_matter(500)
-    with patch("gnvpro.sklearn.base.MANY", 400):
-        model = GNvproRegressor(random_state=0)
-        assert sizes_of_trainings(model, X, y) == [500]
-        assert model.chosen_ is None
-        last = model.history_[-1]
-        assert last.theta_penalty == last.head_penalty == 1 / 500
-        new, clean = two_columns_matter(2000, noise=0.0)
-        mean, std = model.predict(new, return_std=True)
-        assert (
-            np.sqrt(np.mean((mean - clean) ** 2)) < clean.std() / 3
-        )  # penalties of many samples are strong for so few
-        assert std.min() > 0
-        for asked in ({"solver": "dense"}, {"method": gnvpro.GNvpro()}):  # by name they are
-            assert GNvproRegressor(random_state=0, max_iter=20, **asked).fit(X, y).chosen_ is not None
-        assert GNvproRegressor(random_state=0, max_iter=20).fit(X[:399], y[:399]).chosen_ is not None
+@contextmanager
+def very_many(part: int = 400, many: int = 1500) -> Iterator[list[gnvpro.Result]]:
+    """So few samples count as very many; the list gets the result of every training."""
+    made = []
+
+    def train(*args, **settings):
+        made.append(gnvpro.train(*args, **settings))
+        return made[-1]
+
+    named = {"LEAST_PART": part, "MANY": many, "train": train}
+    with ExitStack() as stack:
+        for name, value in named.items():
+            stack.enter_context(patch(f"gnvpro.sklearn.base.{name}", value))
+        stack.enter_context(WHOLE)
+        yield made
+
+
+def test_very_many_samples_are_seen_in_batches_with_the_priors_of_a_part() -> None:
+    X, y = two_columns_matter(2000, noise=0.2)
+    with very_many() as made:
+        model = GNvproRegressor(random_state=0).fit(X, y)
+    first, last = (result.history[-1] for result in made)
+    assert [len(result.model.features.widths) for result in made] == [1, 2]
+    assert made[0].chosen is not None
+    assert model.chosen_ is made[1].chosen is None
+    assert last.theta_penalty == pytest.approx(made[0].chosen.theta_penalty / 5)  # the same prior: 2000 are five parts
+    assert last.head_penalty == pytest.approx(made[0].chosen.head_penalty / 5)
+    assert first.work > 0
+    assert last.work == pytest.approx(80.0, rel=0.05)
+    assert model._columns.argmax() == 0
+    assert float(model._columns[2:].max()) < 1
+    new, clean = two_columns_matter(4000, noise=0.0)
+    mean, std = model.predict(new, return_std=True)
+    assert np.sqrt(np.mean((mean - clean) ** 2)) < 0.08
+    assert model.noise_std_[0] == pytest.approx(0.2, rel=0.1)
+    assert std.min() >= model.noise_std_[0]
+
+
+def test_a_penalty_that_was_given_holds_for_the_part_and_for_all() -> None:
+    X, y = two_columns_matter(2000, 3, noise=0.2)
+    with very_many() as made:
+        GNvproRegressor(random_state=0, head_penalty=1e-3).fit(X, y)
+    assert [result.history[-1].head_penalty for result in made] == [1e-3, 1e-3]
+
+
+def test_very_many_samples_of_a_smooth_function_get_exact_steps() -> None:
+    X, y = two_columns_matter(2000, 3, noise=0.0)
+    with very_many() as made:
+        model = GNvproRegressor(random_state=0).fit(X, y)
+    assert [len(result.model.features.widths) for result in made] == [1, 1]
+    assert "dense" in {record.solver for record in made[1].history}
+    assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-3
+
+
+def test_targets_of_very_many_samples_have_units_of_their_own() -> None:
+    X, y = two_columns_matter(2000, 3, noise=0.0)
+    rng = np.random.default_rng(1)
+    both = np.c_[y + 0.02 * rng.normal(size=2000), 100 * (X[:, 2] + 0.4 * rng.normal(size=2000))]
+    with very_many():
+        model = GNvproRegressor(random_state=0).fit(X, both)
+    assert model.noise_std_ == pytest.approx([0.02, 40.0], rel=0.15)
+    assert model.score(X, both) > 0.8
+
+
+@pytest.mark.parametrize("settings", [{}, {"early_stopping": True}, {"class_weight": "balanced"}])
+def test_very_many_labels(settings) -> None:
+    X, y = two_columns_matter(2000, 4, noise=0.2)
+    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
+    with very_many() as made:
+        model = GNvproClassifier(random_state=0, **settings).fit(X, labels, sample_weight=np.full(2000, 2.0))
+    assert len(made) == 2
+    assert model.score(X, labels) > 0.75
+    assert made[1].history[-1].theta_penalty < made[0].history[-1].theta_penalty
+
+
+@pytest.mark.parametrize("asked", [{"max_iter": 5}, {"work": 20}])
+def test_penalties_of_very_many_samples_are_the_usual_ones_where_work_is_capped(asked) -> None:
+    X, y = two_columns_matter(2000, 3)
+    with very_many() as made:
+        model = GNvproRegressor(random_state=0, **asked).fit(X, y)
+    assert len(made) == 1
+    assert model.chosen_ is None
+    last = model.history_[-1]
+    assert last.theta_penalty == last.head_penalty == 1 / 2000
+
+
+@pytest.mark.parametrize("asked", [{"solver": "dense"}, {"method": gnvpro.GNvpro()}])
+def test_a_method_that_is_named_searches_however_many_samples_there_are(asked) -> None:
+    X, y = two_columns_matter(2000, 3)
+    with very_many():
+        assert GNvproRegressor(random_state=0, max_iter=20, **asked).fit(X, y).chosen_ is not None
+        assert GNvproRegressor(random_state=0, max_iter=20).fit(X[:1499], y[:1499]).chosen_ is not None
 
 
 def test_a_warm_start_keeps_the_scales() -> None:

@@ -28,6 +28,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 
 from gnvpro.arguments import check_choice, check_count
+from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.methods.solvers import Dense
@@ -36,8 +37,8 @@ from gnvpro.networks import MLP
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
-from gnvpro.sklearn.relevance import column_scales
-from gnvpro.sklearn.scaling import Scaling, scaling_of
+from gnvpro.sklearn.relevance import column_scales, half_way
+from gnvpro.sklearn.scaling import Scaling, scalings_of
 from gnvpro.sklearn.trained import Array, Part, Samples, Trained, spread_of
 from gnvpro.training.judgement import MAX_DIRECTIONS
 from gnvpro.training.train import train
@@ -56,11 +57,12 @@ MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
 PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exact step, and what it may take
 LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
 PART_ITERATIONS = 100  # on that part: without noise a search goes on for hundreds, and relevances hardly change
-MANY = 30_000  # samples, from which a search for penalties takes minutes and hardly changes the model
+MANY = 15_000  # samples, of which LEAST_PART say what penalties and relevances are, and all are seen in batches
+BATCHES, MIN_WORK, MAX_WORK = 2000, 20.0, 80.0  # then, within these limits: ten to forty epochs
 SMOOTH = 0.01  # of a target's deviation: where no more is left of it, it is smooth along the columns
 PILOT_ROWS, PILOT_ITERATIONS = 1000, 25  # that pieces of columns are first tried with, of twice as many samples or more
 FAR_BEHIND = 0.03  # log evidence per number: an error 3% higher
-USUAL_PENALTY = 1.0  # divided by the number of samples: there, and for methods on batches, which cannot search
+USUAL_PENALTY = 1.0  # divided by the number of samples: of many where work is capped, and for methods on batches
 
 
 class NetworkEstimator(BaseEstimator, ABC):
@@ -110,7 +112,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             if hasattr(self, "module_"):
                 del self.module_  # of other columns: nothing to begin from
             cuts = self._cuts(float(weights.sum())) if self.standardize else ()
-            scalings = [scaling_of(X, weights, cut) for cut in cuts] or [OrderedDict()]
+            scalings = [*scalings_of(X, weights, cuts)] if cuts else [OrderedDict()]
         else:
             scalings = [OrderedDict([*self.module_.named_children()][:-2])]
         goals, shares = torch.tensor(targets), torch.tensor(weights)
@@ -124,7 +126,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             whole = Part(nn.Sequential(scaling)(torch.tensor(X)), goals, shares)
             return Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
 
-        if begins and self._seeks_relevances(len(rows)):
+        if begins and self._seeks_relevances():
             seen = [scaled(scaling) for scaling in scalings]
             trained, which, columns = self._train_by_relevance(loss, seen, n_outputs, seed)
             scaling = scalings[which]
@@ -142,15 +144,18 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *trained.model.named_children()])).eval()
         return trained
 
-    def _seeks_relevances(self, n_samples: int) -> bool:
+    def _seeks_relevances(self) -> bool:
         """Whether columns may be scaled by their relevance: theta's penalty is searched for, the work not capped."""
-        searches = self.theta_penalty == "auto" and self._searches(as_method(self.method, None), n_samples)
+        searches = self.theta_penalty == "auto" and self._searches(as_method(self.method, None))
         return searches and self.standardize and self.features is None and self.work is None and self.max_iter is None
 
-    def _searches(self, method: Method, n_samples: int) -> bool:
-        """Whether penalties that are "auto" are searched for."""
-        as_it_comes = self.method == "gnvpro" and self.solver is None
-        return method.parts() is None and method.whole_set and not (as_it_comes and n_samples >= MANY)
+    def _searches(self, method: Method) -> bool:
+        """Whether penalties that are "auto" can be searched for."""
+        return method.parts() is None and method.whole_set
+
+    def _are_many(self, n_samples: int) -> bool:
+        """Whether so many samples are seen in batches, because nothing else was asked for."""
+        return self.method == "gnvpro" and self.solver is None and n_samples >= MANY
 
     def _train_by_relevance(
         self, loss: str, seen: list[Samples], n_outputs: int, seed: int
@@ -161,7 +166,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         samples they have seen a part only; of few the one chosen is the result where relevances do not raise its evidence.
         """
         n = len(seen[0].part.inputs)
-        size = max(LEAST_PART, n // PARTS)
+        in_batches = self._are_many(n)
+        size = LEAST_PART if in_batches else max(LEAST_PART, n // PARTS)
         many = n >= 2 * size
         drawn = np.random.RandomState(seed).permutation(n)[:size]
         found: list[tuple[Trained, Tensor | None, float]] = []
@@ -178,8 +184,30 @@ class NetworkEstimator(BaseEstimator, ABC):
         if scales is None and not many:
             return first, which, ones
         columns = ones if scales is None else scales
+        if in_batches:
+            columns = half_way(columns)
+            return self._train_like(first, loss, samples.scaled(columns), n_outputs, seed), which, columns
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
         return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
+
+    def _train_like(self, first: Trained, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
+        """A model of very many samples, with the priors that a model of a part of them found, in its units.
+
+        A prior has the precision n alpha / v whatever the number n of samples, so penalties alpha are inversely proportional to
+        it. Batches do where there is noise; of a smooth function exact steps make far more.
+        """
+        squares, n = loss == "least_squares", len(samples.part.inputs)
+        share = first.problem.n_observed / float(samples.part.weights.sum())
+        found = {"theta_penalty": first.problem.theta_penalty.alpha, "head_penalty": first.problem.head_penalty}
+        settings: dict[str, Any] = {
+            name: share * value if getattr(self, name) == "auto" else value for name, value in found.items()
+        }
+        if not (squares and first.noise <= SMOOTH):
+            method = AdamVPro(seed=seed, memory=self.memory)
+            epochs = BATCHES * method.samples_per_batch(n, squares) / n
+            settings |= {"method": method, "work": min(max(2 * epochs, MIN_WORK), MAX_WORK), "n_layers": 2}
+        trained = self._train(loss, samples.in_units(first.units), n_outputs, seed, **settings)
+        return replace(trained, units=first.units)
 
     def _may_be_cut(self, loss: str, whole: Trained, cut: Part, n_outputs: int, seed: int) -> bool:
         """Whether a model of these pieces of columns is worth a training, after the model of whole ones.
@@ -205,10 +233,22 @@ class NetworkEstimator(BaseEstimator, ABC):
         """A model, with targets in units that suit them, after so many iterations at most."""
         return self._train(loss, samples, n_outputs, seed, most)
 
-    def _train(self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None) -> Trained:
-        """A model of these samples, after so many iterations at most; those held out say when to stop."""
+    def _train(
+        self,
+        loss: str,
+        samples: Samples,
+        n_outputs: int,
+        seed: int,
+        most: int | None = None,
+        n_layers: int = 1,
+        **settings: Any,
+    ) -> Trained:
+        """A model of these samples, after so many iterations at most; those held out say when to stop.
+
+        So many layers where none are given, and settings of `train` in the place of the usual ones.
+        """
         part, rest = samples.part, samples.rest
-        features = self._make_features(part.inputs.shape[1], float(part.weights.sum()), seed)
+        features = self._make_features(part.inputs.shape[1], float(part.weights.sum()), seed, n_layers)
         head = nn.Linear(_n_features(features, part.inputs[:2]), n_outputs).double()
         model = nn.Sequential(OrderedDict(features=features, head=head))
         result = train(
@@ -218,10 +258,9 @@ class NetworkEstimator(BaseEstimator, ABC):
             validation=None if rest is None else (rest.inputs, rest.targets, rest.weights),
             keep="last" if rest is None else "best",
             patience=None if rest is None else self.patience,
-            work=self.work,
             iterations=self.max_iter if most is None else most,
             listeners=["progress"] if self.verbose else [],
-            **self._training(loss, part, model, seed),
+            **self._training(loss, part, model, seed) | settings,
         )
         last = result.history[-1]
         problem = Problem(
@@ -237,17 +276,17 @@ class NetworkEstimator(BaseEstimator, ABC):
         return Trained(model, result, problem, samples)
 
     def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
-        """Loss, method and penalties, as `train` takes them."""
+        """Loss, method, work and penalties, as `train` takes them."""
         # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
         takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
         solver = usual_solver(loss, part, model) if self.solver is None and self.method == "gnvpro" else self.solver
         method = as_method(self.method, solver if takes_solver else None)
         method = replace(method, seed=seed, memory=self.memory)
         penalties = {"theta_penalty": self.theta_penalty, "head_penalty": self.head_penalty}
-        if not self._searches(method, len(part.inputs)):
+        if not self._searches(method) or self._are_many(len(part.inputs)):
             usual = USUAL_PENALTY / float(part.weights.sum())
             penalties = {name: usual if value == "auto" else value for name, value in penalties.items()}
-        return {"loss": loss, "method": method, "sample_weight": part.weights, **penalties}
+        return {"loss": loss, "method": method, "work": self.work, "sample_weight": part.weights, **penalties}
 
     @abstractmethod
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
@@ -265,7 +304,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         """Whether there is a model to begin from, and it shall be."""
         return bool(self.warm_start) and hasattr(self, "module_")
 
-    def _make_features(self, n_inputs: int, n_samples: float, seed: int) -> nn.Module:
+    def _make_features(self, n_inputs: int, n_samples: float, seed: int, n_layers: int = 1) -> nn.Module:
         """The feature extractor, in double precision, drawn from the seed."""
         if self._goes_on():
             return copy.deepcopy(self.module_.get_submodule("features"))
@@ -281,8 +320,8 @@ class NetworkEstimator(BaseEstimator, ABC):
                         f"got {self.features!r}"
                     )
                 return made.double()
-            width = usual_width(n_samples) if self.hidden is None else self.hidden
-            hidden = [width] if isinstance(width, int | np.integer) else list(width)
+            wanted = usual_hidden(n_samples, n_layers) if self.hidden is None else self.hidden
+            hidden = [wanted] if isinstance(wanted, int | np.integer) else list(wanted)
             widths = [check_count("hidden", width, 1) for width in hidden]
             activation = self.activation
             if isinstance(activation, str):
@@ -348,9 +387,10 @@ def columns_of_words(X: Any) -> list[str]:
     ]
 
 
-def usual_width(n_samples: float) -> int:
-    """Of the one hidden layer: 16 up to 2000 samples, then it grows with the root of their number."""
-    return int(min(MAX_WIDTH, max(MIN_WIDTH, MIN_WIDTH * math.sqrt(n_samples / 2000))))
+def usual_hidden(n_samples: float, n_layers: int) -> list[int]:
+    """Widths of the layers: 16 units up to 2000 samples, growing with the root of their number; split among the layers."""
+    width = max(MIN_WIDTH, MIN_WIDTH * math.sqrt(n_samples / 2000))
+    return [int(min(MAX_WIDTH, width / n_layers))] * n_layers
 
 
 def usual_solver(loss: str, part: Part, model: nn.Module) -> str | Solver:

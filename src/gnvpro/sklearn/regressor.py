@@ -67,7 +67,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         scaled = targets if scaler is None else scaler.transform(targets)
         self.noise_std_: Any = None
         units = self._fit(X, scaled, self.n_outputs_, "least_squares", weights, None).units
-        scale = units * (torch.ones(self.n_outputs_).double() if scaler is None else torch.from_numpy(scaler.scale_))
+        scale = torch.ones(self.n_outputs_).double() if scaler is None else torch.from_numpy(scaler.scale_)
+        scale = scale if units is None else scale * units
         head = self.module_.get_submodule("head")
         with torch.no_grad():
             head.get_parameter("weight").mul_(scale[:, None])

@@ -14,7 +14,8 @@ multiplied by s_j is a penalty a1 / s_j^2 on the column as it was; hence relevan
 That is two of these steps at once, because after one of them the slopes still point the same way; the ones keep columns that
 the data say nothing about where they are. There are as many numbers to fit as columns. They are worth a training of their own
 where the slopes promise more than one of log evidence for each; the higher evidence then decides. Of many samples the slopes
-are those of a model of a part of them, and there is nothing to decide: one training on all follows.
+are those of a model of a part of them, and there is nothing to decide: one training on all follows. Of very many the part is
+small, and columns that say little there say more to all: one of the two steps is taken.
 
 Legend: s -> scales, S^-1 -> variances, v -> noise.
 """
@@ -40,6 +41,11 @@ def column_scales(trained: Trained) -> tuple[Tensor | None, float]:
     scales = scales / scales.square().mean().sqrt()
     gain = float(0.5 * ((pull - gamma) * scales.log()).sum())
     return (scales, gain) if gain > LEAST_GAIN * len(scales) else (None, 0.0)
+
+
+def half_way(scales: Tensor) -> Tensor:
+    """One of the two steps."""
+    return scales.sqrt() / scales.mean().sqrt()
 
 
 def slopes_by_column(trained: Trained, weight: Tensor) -> tuple[Tensor, Tensor]:

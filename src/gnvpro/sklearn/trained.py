@@ -46,9 +46,9 @@ class Samples:
         """With the columns of the inputs multiplied."""
         return self._each(lambda part: replace(part, inputs=part.inputs * columns))
 
-    def in_units(self, units: Tensor) -> Samples:
-        """With the targets divided."""
-        return self._each(lambda part: replace(part, targets=part.targets / units))
+    def in_units(self, units: Tensor | None) -> Samples:
+        """With the targets divided; None: as they are."""
+        return self if units is None else self._each(lambda part: replace(part, targets=part.targets / units))
 
     def _each(self, change: Any) -> Samples:
         return Samples(change(self.part), None if self.rest is None else change(self.rest))
@@ -62,7 +62,7 @@ class Trained:
     result: Result
     problem: Problem
     samples: Samples
-    units: Tensor | float = 1.0  # of the targets
+    units: Tensor | None = None  # of the targets; None: as they came
 
     @property
     def log_evidence(self) -> float:
