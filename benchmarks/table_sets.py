@@ -52,6 +52,7 @@ HAWKS_LEFT_OUT = (
 )
 
 STORM_LEFT_OUT = ("name", "category", "tropicalstorm_force_diameter", "hurricane_force_diameter")
+STOPS_LEFT_OUT = ("idNum", "date", "neighborhood", "citationIssued")
 HOTEL_LEFT_OUT = ("country", "agent", "company", "arrival_date")
 
 CHOOSE = [
@@ -131,8 +132,18 @@ CONFIRM = [
     TableSet("hpc", "modeldata/hpc_data", "class", (), True),
 ]
 
-# so many that nothing is searched for; beside "fold" of the simulated ones and "all-diamonds"
+# so many that they are seen in batches; to choose on, beside "fold" of the simulated ones and "all-diamonds"
 MANY_ROWS = [
     TableSet("all-cut", "ggplot2/diamonds", "cut", (), True, rows=60_000),
     TableSet("flights", "nycflights13/flights", "air_time", ("time_hour", "tailnum", "dest"), rows=125_000),
+    TableSet("movies", "ggplot2movies/movies", "rating", ("title", "budget", "mpaa"), rows=60_000),
+]
+CONFIRM_MANY = [
+    TableSet("births", "mosaicData/Birthdays", "births", ("date",), rows=125_000),
+    TableSet("earnings", "AER/CPSSW8", "earnings", rows=125_000),
+    TableSet("food", "Ecdat/BudgetFood", "wfood", rows=125_000),
+    TableSet("all-weather", "nycflights13/weather", "temp", ("year", "wind_gust", "time_hour"), rows=125_000),
+    TableSet("accidents", "DAAG/nassCDS", "dead", ("caseid", "injSeverity"), True, rows=125_000),
+    TableSet("stops", "carData/MplsStops", "problem", STOPS_LEFT_OUT, True, rows=125_000),
+    TableSet("rodents", "ratdat/complete", "genus", ("record_id", "species_id", "species", "taxa"), True, rows=125_000),
 ]

@@ -1,7 +1,7 @@
 """The estimators as they come against those of others on real tables: errors, log losses and processor seconds.
 
     python benchmarks/tables.py confirm                     every contender as it comes, one split
-    python benchmarks/tables.py choose --splits 2          also: wider, several, simulated, many
+    python benchmarks/tables.py choose --splits 2          also: wider, several, simulated, many, confirm-many
     python benchmarks/tables.py many --only gnvpro --searched      penalties searched for however many rows there are
     python benchmarks/tables.py confirm --tuned             contenders with a small grid each, by three-fold cross-validation
     python benchmarks/tables.py confirm --sets quakes,pima --only gnvpro
@@ -43,7 +43,7 @@ from sklearn.preprocessing import StandardScaler
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.sklearn import base
 from simulated_tables import SIMULATED
-from table_sets import CHOOSE, CONFIRM, MANY_ROWS, SEVERAL, WIDER, TableSet
+from table_sets import CHOOSE, CONFIRM, CONFIRM_MANY, MANY_ROWS, SEVERAL, WIDER, TableSet
 
 MAX_GP_ROWS = 1200  # a GP of more takes minutes
 MANY = [t for t in (*SIMULATED, *CHOOSE) if t.name in ("fold", "all-diamonds")] + MANY_ROWS
@@ -54,6 +54,7 @@ HALVES = {
     "simulated": SIMULATED,
     "many": MANY,
     "confirm": CONFIRM,
+    "confirm-many": CONFIRM_MANY,
 }
 
 
