@@ -52,7 +52,8 @@ def test_factors_and_eigenvalues_find_the_same_step(radius: float, monkeypatch: 
     other = DenseModel(*known, lambda y: y).solve_within(radius)
     assert relative(step.d_x, other.d_x) < 1e-9
     assert step.damping == pytest.approx(other.damping, rel=1e-9)
-    assert step.norm == pytest.approx(other.norm, rel=1e-12)
+    inside = 1e-9 if step.damping == 0 else 1e-12  # as far as the step's own digits go; at the radius, the radius
+    assert step.norm == pytest.approx(other.norm, rel=inside)
 
 
 @pytest.mark.parametrize("rank", [12, 7])

@@ -271,11 +271,13 @@ NETWORKS = {"mlp": mlp, "ode": ode, "autodiff": SkipNet}
     ],
 )
 def test_every_budget_trains_the_same(name, network, loss, meters):
-    expected = trained(NETWORKS[network], loss, GENEROUS, **RUNS[name])
+    # of the Neural ODE, rounding errors of four steps grow to 2e-10 on some processors
+    settings = RUNS[name] | ({"iterations": 3} if network == "ode" else {})
+    expected = trained(NETWORKS[network], loss, GENEROUS, **settings)
     assert meters[-1].made_again == 0
     again = []
     for budget in (1.0, 8e3, 2e4):  # one sample at a time fits and nothing is kept; some chunks are
-        assert_same(trained(NETWORKS[network], loss, budget, **RUNS[name]), expected)
+        assert_same(trained(NETWORKS[network], loss, budget, **settings), expected)
         again.append(meters[-1].made_again)
     if name != "adam":  # which linearises once, to eliminate the first head
         assert again[0] > again[1] > 0, again

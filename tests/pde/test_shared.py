@@ -52,7 +52,7 @@ def unknown() -> tuple[pde.Field, list[pde.Equation]]:
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "linear": (poisson, {}),
     "together": (front, {"head": "together"}),
-    "eliminated": (front, {"head": "eliminated"}),
+    "eliminated": (front, {"head": "eliminated", "iterations": 4}),  # in 6, rounding errors grow to 5e-12
     "unknown constant": (unknown, {}),
 }
 

@@ -60,7 +60,7 @@ SOFT: dict[str, Any] = {"theta_penalty": 1e-3, "head_penalty": 1e-3}
 SOFTER: dict[str, Any] = {
     "theta_penalty": 1e-2,
     "head_penalty": 1e-2,
-}  # with SOFT rounding errors grow to 1.5e-12 there
+}  # with SOFT rounding errors grow to 1.5e-12 there, on some processors
 # directions of no gradient are told apart by DISTINCT: rounding errors grow by 1 / DISTINCT
 DIGITS = {"adam-vpro": 1e-10}
 CASES = {
@@ -69,7 +69,7 @@ CASES = {
         for name, method in METHODS.items()
     },
     **{
-        f"{name}, multinomial": Case("multinomial", {**SOFT, **method}, 3, rtol=DIGITS.get(name, 1e-12))
+        f"{name}, multinomial": Case("multinomial", {**SOFTER, **method}, 3, rtol=DIGITS.get(name, 1e-12))
         for name, method in METHODS.items()
     },
     "krylov, logistic": Case("logistic", {**SOFT, "solver": "krylov"}, 1),

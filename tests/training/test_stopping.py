@@ -192,10 +192,12 @@ def test_a_run_without_any_cap_ends_when_its_validation_loss_has_turned_up_for_g
     )  # not much later than that
 
 
-@pytest.mark.parametrize("caps", [{"work": 400}, {"iterations": 100}, {"seconds": 60.0, "work": 400}])
+@pytest.mark.parametrize("caps", [{"work": 250}, {"iterations": 100}, {"seconds": 60.0, "work": 250}])
 def test_a_run_that_was_given_a_cap_keeps_to_it(caps: dict[str, Any]) -> None:
-    result = fit(Y + NOISE, validation=WRONG, keep="best", **caps)
+    without, result = (fit(Y + NOISE, validation=WRONG, keep="best", **given) for given in ({}, caps))
+    assert without.status is Status.TURNED_UP
     assert result.status in (Status.WORK_SPENT, Status.ITERATIONS_SPENT)
+    assert result.history[-1].work > without.history[-1].work + 50
 
 
 def test_patience_takes_the_place_of_the_rule_for_a_validation_loss_that_has_turned_up() -> None:
