@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -341,6 +342,27 @@ def test_the_interval_covers_when_less_than_half_as_many_parameters_as_samples_a
         model = GNvproRegressor(theta_penalty=1e-5, head_penalty=1e-5, work=300, random_state=0).fit(X[:350], y[:350])
         found.append(coverage(model, X[500:], y[500:]))
     assert 0.92 < np.mean(found) < 0.97
+
+
+@pytest.mark.parametrize("outlier", [0, -1])
+def test_intervals_calibrated_on_a_part_of_the_samples_cover_where_one_is_far_off(outlier: int) -> None:
+    X, y = wave(1200, 0, noise=0.1)
+    y[outlier] += 50.0  # most of the squared residuals: in the part, or not
+    with patch("gnvpro.sklearn.regressor.CALIBRATION_ROWS", 300):
+        model = GNvproRegressor(random_state=0, hidden=4).fit(X, y)
+    assert 0.92 < coverage(model, *wave(4000, 2, noise=0.1)) < 0.98
+
+
+def test_intervals_calibrated_on_a_part_of_sorted_samples_cover() -> None:
+    X, clean = wave(3000, 0, noise=0.0)
+    rng = np.random.default_rng(0)
+    noise = 0.1 * rng.normal(size=3000)
+    noise[:1000:50] *= 20.0  # far off, all in the first third
+    with patch("gnvpro.sklearn.regressor.CALIBRATION_ROWS", 1000):
+        model = GNvproRegressor(random_state=0).fit(X, clean + noise)
+    new, clean = wave(6000, 2, noise=0.0)
+    far = rng.uniform(size=6000) < 20 / 3000
+    assert 0.93 < coverage(model, new, clean + np.where(far, 2.0, 0.1) * rng.normal(size=6000)) < 0.97
 
 
 def test_the_interval_covers_when_parts_of_the_samples_are_fitted_exactly() -> None:

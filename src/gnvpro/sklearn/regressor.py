@@ -112,7 +112,10 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         elif fitted > most * trained.problem.n_independent and len(part.inputs) >= 2 * folds:
             variance = self._noise_by_hand(trained, part, seed) if by_hand else self._cross_validated_noise(part, seed)
         else:
-            few = part if len(part.inputs) <= CALIBRATION_ROWS else part.take(np.arange(CALIBRATION_ROWS))
+            few = part
+            if len(part.inputs) > CALIBRATION_ROWS:
+                few = part.take(np.random.RandomState(seed).permutation(len(part.inputs))[:CALIBRATION_ROWS])
+                variance = variance * mean_square(trained, few) / mean_square(trained, part)  # few may lack an outlier
             scores = residuals_of(trained, few) / self._unexplained(trained, few).sqrt()
             variance = covering(variance, scores, few.weights[:, None])
         self.noise_std_ = variance.sqrt().numpy()
@@ -180,6 +183,12 @@ def residuals_of(trained: Trained, part: Part) -> Tensor:
     """What a model misses the targets by."""
     with torch.no_grad():
         return part.targets - trained.model(part.inputs)
+
+
+def mean_square(trained: Trained, part: Part) -> Tensor:
+    """Of the residuals of each target; zero counts as next to nothing."""
+    squares = part.weights[:, None] * residuals_of(trained, part).square()
+    return (squares.sum(0) / part.weights.sum()).clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def noise_on(rest: Part, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
