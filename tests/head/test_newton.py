@@ -151,10 +151,12 @@ def test_inverse_hessian_is_the_inverse_of_autograds_hessian(name):
     assert fit.inverse_is_exact
 
 
-@pytest.mark.parametrize("numbers", [1, 1_000, 1_000_000])  # one row at a time, some, all
+# products of one row at a time, of some, of all; or Z' diag(h_kl) Z
+@pytest.mark.parametrize(("numbers", "few"), [(1, 0), (1_000, 0), (1_000_000, 0), (1, 1_000_000)])
 @each_problem
-def test_assembled_hessian_is_autograds(name, numbers, monkeypatch):
+def test_assembled_hessian_is_autograds(name, numbers, few, monkeypatch):
     monkeypatch.setattr("gnvpro.head.hessian.MAX_PRODUCT_ENTRIES", numbers)
+    monkeypatch.setattr("gnvpro.head.hessian.FEW_ENTRIES", few)
     Z, misfit, a2 = problem(name)
     W = torch.randn(misfit.targets.shape[1], Z.shape[1], dtype=F64, generator=torch.Generator().manual_seed(7)) / 10
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(W).reshape(W.numel(), W.numel())
@@ -187,6 +189,32 @@ def test_a_factor_of_another_problem_does_not_spoil_the_answer(eliminator):
         assert float(gradient(Z, misfit, a2, fit.W).norm()) <= 1e-10 * 1.01
 
 
+@pytest.mark.parametrize("eliminator", [LARGE, Newton()])
+def test_a_bad_start_with_a_factor_does_not_loosen_the_answer(eliminator):
+    Z, misfit, a2 = problem("multinomial")
+    Z = 1e3 * Z  # so that the tolerance is relative
+    factor = eliminator.fit(Z, misfit, a2, None).warm_start.factor
+    bad = WarmStart(torch.eye(4, 5, dtype=F64), factor)
+    fit = eliminator.fit(Z, misfit, a2, bad)
+    zero, start = (float(gradient(Z, misfit, a2, W).norm()) for W in (torch.zeros_like(bad.W), bad.W))
+    assert start > 1.5 * zero
+    assert float(gradient(Z, misfit, a2, fit.W).norm()) <= 1e-10 * zero * 1.01
+    assert fit.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("eliminator", [LARGE, Newton()])
+def test_a_start_near_by_with_its_factor_takes_whole_steps_and_nothing_else(eliminator, monkeypatch):
+    Z, misfit, a2 = problem("multinomial")
+    cold, moved = eliminator.fit(Z, misfit, a2, None), Z + 1e-4 * Z.sin()
+    cold.inverse_hessian.mv(cold.W)  # the factor is exact
+    monkeypatch.delattr("gnvpro.head.newton.HeadObjective.at")  # value and gradient, for the trust region
+    fit = eliminator.fit(moved, misfit, a2, cold.warm_start)
+    assert 0 < fit.iterations <= 3
+    assert float(gradient(moved, misfit, a2, fit.W).norm()) <= 1e-10
+    with pytest.raises(AttributeError):  # from afar it is asked
+        eliminator.fit(moved, misfit, a2, WarmStart(-100 * cold.W, cold.warm_start.factor))
+
+
 def test_the_factor_of_the_last_point_comes_with_the_warm_start():
     Z, misfit, a2 = problem("multinomial")
     fit = LARGE.fit(Z, misfit, a2, None)
@@ -212,6 +240,7 @@ def test_a_factor_serves_for_several_steps_and_products_of_features_for_all(monk
 
     monkeypatch.setattr("gnvpro.head.newton.assemble_hessian", counted)
     monkeypatch.setattr("gnvpro.head.hessian.unique_products", noted)
+    monkeypatch.setattr("gnvpro.head.hessian.FEW_ENTRIES", 0)
     cold = Newton().fit(Z, misfit, a2, None)
     assert len(assembled) < cold.iterations
     assert multiplied.count(Z.shape[1]) == 1

@@ -4,7 +4,7 @@
 
 Both h and z z' are symmetric: what is summed is a product of one row for each pair k <= l with one for each pair i <= j,
 a quarter of the entries of H, over the samples. For one output that is no product of matrices, and Z' diag(h) Z takes a half
-to a third of the time.
+to a third of the time. So does Z' diag(h_kl) Z for all k and l where samples and outputs are few: calls cost more than sums.
 
 Legend: K -> n_targets, f -> n_features (with the column of ones), a2 -> head_penalty.
 """
@@ -22,18 +22,26 @@ from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, pair_index, unique_products
 from gnvpro.problem.misfit import Misfit
 
+FEW_ENTRIES = 200_000  # K^2 f n, up to which h_kl z_i is made for all pairs of outputs
+
 
 def assemble_hessian(
     Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor, products: Tensor | None = None
 ) -> Tensor:
     """The Hessian in vec(W); the products of the features with each other are made, unless they are held."""
     K, f = outputs.shape[1], Z.shape[1]
-    if K == 1:
+    if K == 1 or has_few_entries(Z, misfit, K):
         H = misfit.over.sum(sum_squares, Z, misfit.pieces, outputs)
     else:
         H = misfit.over.sum(sum_products, Z, misfit.pieces, outputs, products).view(-1)[block_index(K, f, Z.device)]
     H.diagonal().add_(head_penalty)
     return H
+
+
+def has_few_entries(Z: Tensor, misfit: Misfit, n_targets: int) -> bool:
+    """Whether the whole Hessian is summed at once; all processes must sum the same."""
+    held = isinstance(Z, Tensor) and misfit.over.processes.alone
+    return held and n_targets**2 * Z.numel() <= FEW_ENTRIES
 
 
 def held_products(Z: Tensor) -> Tensor | None:
@@ -44,9 +52,28 @@ def held_products(Z: Tensor) -> Tensor | None:
 
 
 def sum_squares(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
-    """The sum of h z_i z_j over the rows, of one output."""
-    ones = torch.ones_like(outputs)
-    return (misfit.hessian(outputs)(ones) * Z).T @ Z
+    """The sum of h_kl z_i z_j over the rows."""
+    size = outputs.shape[1] * Z.shape[1]
+    blocks = (hessian_of_rows(misfit, outputs)[:, :, None] * Z.T) @ Z
+    return blocks.transpose(1, 2).reshape(size, size)
+
+
+def hessian_of_rows(misfit: Misfit, outputs: Tensor) -> Tensor:
+    """h_kl, (n_targets, n_targets, rows)."""
+    factors = misfit.hessian_factors(outputs)
+    if factors is None:
+        return torch.stack(columns_of_rows(misfit, outputs))
+    d, v = factors[0], factors[1].T
+    h = v[:, None] * -v
+    h.diagonal().add_(d)
+    return h
+
+
+def columns_of_rows(misfit: Misfit, outputs: Tensor) -> list[Tensor]:
+    """The columns h_k of the misfit's Hessian, each (n_targets, rows)."""
+    apply, K = misfit.hessian(outputs), outputs.shape[1]
+    units = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
+    return [apply(unit.expand_as(outputs)).T for unit in units]
 
 
 def sum_products(Z: Tensor, misfit: Misfit, outputs: Tensor, products: Tensor | None) -> Tensor:
@@ -81,10 +108,8 @@ def pairs_of_outputs(misfit: Misfit, outputs: Tensor, chunk: int) -> Iterator[Te
     K = outputs.shape[1]
     factors = misfit.hessian_factors(outputs)
     if factors is None:
-        apply = misfit.hessian(outputs)
-        units = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
-        columns = [apply(unit.expand_as(outputs)).T[k:] for k, unit in enumerate(units)]
-        yield from torch.cat(columns).split(chunk, 1)
+        columns = columns_of_rows(misfit, outputs)
+        yield from torch.cat([column[k:] for k, column in enumerate(columns)]).split(chunk, 1)
         return
     squares = pair_index(K, outputs.device).view(K, K).diagonal()
     for d, v in zip(*(factor.T.split(chunk, 1) for factor in factors), strict=True):

@@ -6,9 +6,10 @@
 `NewtonKrylov` is the paper's: a Krylov space for each step, and the pseudo-inverse of the last one as the inverse
 Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'. A small head takes Newton's own steps. Its
 factor serves for the next step too while the gradient falls to a fifth or less, and the factor of the last accepted point for
-the first one (nine tables of three to nine classes: four fifths of the seconds of a fit). A larger head keeps its factor: in
-the coordinates y = L' vec(W) the Hessian near by is almost the identity, so Krylov spaces of a few dimensions suffice; the
-factor of the last accepted point comes with the warm start. The inverse is exact.
+the first one (nine tables of three to nine classes: four fifths of the seconds of a fit). Whole steps come first: for a convex
+objective a gradient that falls is proof enough, so nothing else is computed. Where it does not fall, the trust region takes
+over. A larger head keeps its factor: in the coordinates y = L' vec(W) the Hessian near by is almost the identity, so Krylov
+spaces of a few dimensions suffice; the factor of the last accepted point comes with the warm start. The inverse is exact.
 
 Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and eps_abs -> rtol and atol.
 """
@@ -19,13 +20,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import ForAnyLoss, HeadFit, WarmStart
-from gnvpro.head.hessian import approximate_hessian, assemble_hessian, held_products
+from gnvpro.head.hessian import approximate_hessian, assemble_hessian, has_few_entries, held_products
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
@@ -38,7 +39,17 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
 KEEP_BELOW = 0.2  # times the gradient before a step, up to which its factor is good for one more
+FALLEN = 0.5  # times the gradient before a whole step, up to which it is taken; in the tails of a loss it falls to 1/e
 DENSE_HEAD = 1500  # entries up to which the inner Hessian is assembled
+
+
+class Slope(NamedTuple):
+    """The gradient of the inner objective at one head, whose value nobody asked for."""
+
+    W: Tensor
+    outputs: Tensor
+    gradient: Tensor
+    norm: float  # of the gradient
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,11 @@ class HeadPoint:
     def gradient_norm(self) -> float:
         """Its Frobenius norm, which the tolerances bound."""
         return float(torch.linalg.vector_norm(self.gradient_W))
+
+    @property
+    def slope(self) -> Slope:
+        """Its gradient alone."""
+        return Slope(self.W, self.outputs, self.gradient_W, self.gradient_norm)
 
     def free(self) -> None:
         """No-op: holds nothing large."""
@@ -118,7 +134,8 @@ class HeadObjective:
 
     @cached_property
     def _products(self) -> Tensor | None:
-        return held_products(self.Z) if self.shape[0] > 1 else None
+        K = self.shape[0]
+        return None if K == 1 or has_few_entries(self.Z, self.misfit, K) else held_products(self.Z)
 
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
         """Evaluate; needs no help from a point near by."""
@@ -132,6 +149,12 @@ class HeadObjective:
     def at_W(self, W: Tensor) -> HeadPoint:
         """Evaluate at a head given as a matrix."""
         return self.at(self.from_W(W), None)
+
+    def slope_at(self, W: Tensor) -> Slope:
+        """The gradient at a head, without the value."""
+        outputs = matmul_small(self.Z, W.T)
+        gradient = torch.add(self.misfit.over.inner(self.misfit.gradient(outputs), self.Z), W, alpha=self.head_penalty)
+        return Slope(W, outputs, gradient, float(torch.linalg.vector_norm(gradient)))
 
     def seen_from(self, point: HeadPoint) -> HeadPoint:
         """A point of the same objective in other coordinates, in these."""
@@ -182,7 +205,7 @@ class NewtonKrylov(ForAnyLoss):
             last[:] = [model.factors]  # the inverse handed out is of the last point that a model was built at
             return model
 
-        tolerance = gradient_tolerance(first, zero, self.atol, self.rtol)
+        tolerance = gradient_tolerance(first.gradient_norm, zero, self.atol, self.rtol)
         region = TrustRegion(objective, build_model, first)
         point, status, done = minimize(region, lambda p: p.gradient_norm <= tolerance, self.iterations)
 
@@ -224,21 +247,24 @@ class Newton(ForAnyLoss):
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""
-        plain = HeadObjective(Z, misfit, head_penalty)
-        point, start, zero = plain.first(start)
-        tolerance = gradient_tolerance(point, zero, self.atol, self.rtol)
-
-        def converged(point: HeadPoint) -> bool:
-            return point.gradient_norm <= tolerance
-
-        if plain.entries <= self.small_head:
-            directions = NewtonDirections(start.factor if start else None)
-            region = TrustRegion(plain, directions, point, rule=SearchRule())
-            point, status, done = minimize(region, converged, self.iterations)
-            factor = directions.factor
-        else:
-            point, status, done, factor = self._precondition(plain, point, start.factor if start else None, converged)
-        W, outputs = point.W, point.outputs
+        plain, point = HeadObjective(Z, misfit, head_penalty), None
+        if start is None or start.factor is None:
+            point, start, zero = plain.first(start)
+            slope = point.slope
+        else:  # of the last accepted point: what it led to is near
+            slope, zero = plain.slope_at(start.W), math.inf
+            if self.rtol * slope.norm > self.atol:  # else the tolerance does not depend on it
+                zero = plain.slope_at(torch.zeros_like(start.W)).norm
+        tolerance = gradient_tolerance(slope.norm, zero, self.atol, self.rtol)
+        small, factor = plain.entries <= self.small_head, start.factor if start else None
+        slope, factor, done = whole_steps(plain, slope, factor, tolerance, self.iterations, small)
+        W, outputs, status = slope.W, slope.outputs, Status.CONVERGED
+        if not slope.norm <= tolerance:
+            if point is None or done:
+                point, start, _ = plain.first(WarmStart(W, factor))
+                factor = factor if start else None
+            point, status, used, factor = self._search(plain, point, factor, tolerance, self.iterations - done)
+            W, outputs, done = point.W, point.outputs, done + used
 
         def build_inverse() -> tuple[LinearOperator, Tensor]:
             exact, _ = damped_cholesky(plain.hessian_matrix(outputs))
@@ -248,12 +274,31 @@ class Newton(ForAnyLoss):
 
         return HeadFit(W, outputs, status, done, Once(build_inverse), inverse_is_exact=True, stale_factor=factor)
 
-    def _precondition(
-        self, plain: HeadObjective, point: HeadPoint, factor: Tensor | None, converged: Callable[[HeadPoint], bool]
+    def _search(
+        self, plain: HeadObjective, point: HeadPoint, factor: Tensor | None, tolerance: float, iterations: int
     ) -> tuple[HeadPoint, Status, int, Tensor | None]:
-        """Krylov steps in the coordinates of a factor, which is renewed after a few; the last factor too."""
+        """The trust region from a point; the last factor too."""
+
+        def converged(point: HeadPoint) -> bool:
+            return point.gradient_norm <= tolerance
+
+        if plain.entries > self.small_head:
+            return self._precondition(plain, point, factor, converged, iterations)
+        directions = NewtonDirections(factor)
+        region = TrustRegion(plain, directions, point, rule=SearchRule())
+        return *minimize(region, converged, iterations), directions.factor
+
+    def _precondition(
+        self,
+        plain: HeadObjective,
+        point: HeadPoint,
+        factor: Tensor | None,
+        converged: Callable[[HeadPoint], bool],
+        iterations: int,
+    ) -> tuple[HeadPoint, Status, int, Tensor | None]:
+        """Krylov steps in the coordinates of a factor, which is renewed after a few."""
         status, done = Status.ITERATIONS_SPENT, 0
-        while done < self.iterations and status is Status.ITERATIONS_SPENT:
+        while done < iterations and status is Status.ITERATIONS_SPENT:
             if factor is None or done:
                 nearby = approximate_hessian(plain.Z, plain.misfit, plain.head_penalty, point.outputs)
                 factor, _ = damped_cholesky(nearby)
@@ -261,11 +306,36 @@ class Newton(ForAnyLoss):
             begin = objective.seen_from(point)
             region = TrustRegion(objective, lambda p: krylov_model(p, 30, 0.1), begin)
             # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
-            while done < self.iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
-                budget = min(self.refactor_after, self.iterations - done)
+            while done < iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
+                budget = min(self.refactor_after, iterations - done)
                 point, status, used = minimize(region, converged, budget)
                 done += max(used, 1)
         return point, status, done, factor
+
+
+def whole_steps(
+    objective: HeadObjective, at: Slope, factor: Tensor | None, tolerance: float, iterations: int, renew: bool
+) -> tuple[Slope, Tensor | None, int]:
+    """Newton's steps while the gradient falls fast: where they lead, the last factor, and how many were tried.
+
+    Without `renew` they end with the factor that was given.
+    """
+    done, fresh = 0, False
+    while done < iterations and not at.norm <= tolerance:
+        if factor is None:
+            if not renew:
+                break
+            factor, fresh = damped_cholesky(objective.hessian_matrix(at.outputs))[0], True
+        step = torch.cholesky_solve(at.gradient.reshape(-1, 1), factor).view(at.W.shape)
+        trial, done = objective.slope_at(at.W - step), done + 1
+        fallen, fast = trial.norm <= FALLEN * at.norm, trial.norm <= KEEP_BELOW * at.norm
+        if fresh and not fallen:
+            break
+        at = trial if fallen else at
+        factor, fresh = factor if fast or not renew else None, False
+        if not (fast or renew):
+            break
+    return at, factor, done
 
 
 @dataclass
@@ -284,6 +354,6 @@ class NewtonDirections:
         return LineModel(gradient, -torch.cholesky_solve(gradient[:, None], self.factor)[:, 0], len(gradient))
 
 
-def gradient_tolerance(first: HeadPoint, zero: float, atol: float, rtol: float) -> float:
+def gradient_tolerance(first: float, zero: float, atol: float, rtol: float) -> float:
     """Absolute, or relative to the gradient at the start or at W = 0: a bad start must not loosen the answer."""
-    return max(atol, rtol * min(first.gradient_norm, zero))
+    return max(atol, rtol * min(first, zero))
