@@ -163,3 +163,23 @@ def test_images_are_taken_a_few_at_a_time_and_vectors_all_at_once():
     assert PassPlan.within(1e9, nothing, torch.zeros(200, 3, 32, 32)).size == 97
     assert PassPlan.within(1e9, nothing, torch.zeros(2, 3, 400, 400)).size == 1
     assert PassPlan.within(1e9, nothing, torch.zeros(7, 55)).size == 7
+
+
+def test_whether_there_is_a_jacobian_is_tried_once_for_each_shape_of_samples(monkeypatch):
+    inputs = torch.ones(4, 2, dtype=F64)
+    network = network_of(mlp(2).double(), inputs)
+    tried = []
+    plain = network._linearize_chunk
+
+    def linearize(params, few):
+        tried.append(few.shape)
+        return plain(params, few)
+
+    monkeypatch.setattr(network, "_linearize_chunk", linearize)
+    assert network.why_no_jacobian(inputs) is None
+    assert network.why_no_jacobian(inputs[1:]) is None
+    assert tried == [(2, 2)]
+    why = network.why_no_jacobian(torch.ones(4, 5, dtype=F64))
+    assert why is not None
+    assert network.why_no_jacobian(torch.ones(4, 5, dtype=F64)) == why
+    assert tried == [(2, 2), (2, 5)]

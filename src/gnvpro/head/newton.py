@@ -39,7 +39,7 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
 KEEP_BELOW = 0.2  # times the gradient before a step, up to which its factor is good for one more
-FALLEN = 0.5  # times the gradient before a whole step, up to which it is taken; in the tails of a loss it falls to 1/e
+FALLEN = 0.8  # times the gradient before a whole step, up to which it is taken
 DENSE_HEAD = 1500  # entries up to which the inner Hessian is assembled
 
 

@@ -122,9 +122,9 @@ def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: 
     residual, rank = 1.0, 0
     while rank < max_rank and residual > rtol:
         product = mv(basis[rank])
-        if not torch.isfinite(product).all():
-            break
         scale = float(torch.linalg.vector_norm(product))
+        if not math.isfinite(scale):
+            break
         known = basis[: rank + 1]
         coefficients = product.new_zeros(rank + 1)
         for _ in range(2):  # once is not enough in floating point, twice is

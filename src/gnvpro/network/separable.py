@@ -59,6 +59,7 @@ class SeparableNetwork(Parameters):
         super().__post_init__()
         self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
         self._footprints: dict[tuple[object, int], Footprint] = {}
+        self._no_jacobian: dict[object, str | None] = {}
 
     @staticmethod
     def of(model: nn.Module, inputs: Inputs, head: str | None = None) -> SeparableNetwork:
@@ -165,9 +166,11 @@ class SeparableNetwork(Parameters):
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
         few = inputs[:2]
-        ones = (1, len(few), self.n_features)
-        error = self._error_in(lambda part: list(part.jacobian(part.features.new_ones(ones))), few)
-        return error and f"torch.func.vmap cannot run the model ({error})"
+        ones, key = (1, len(few), self.n_features), shapes_of(few)
+        if key not in self._no_jacobian:  # asked at every judgement of penalties
+            error = self._error_in(lambda part: list(part.jacobian(part.features.new_ones(ones))), few)
+            self._no_jacobian[key] = error and f"torch.func.vmap cannot run the model ({error})"
+        return self._no_jacobian[key]
 
     def _error_in(self, use: Callable[[FeatureLinearization], object], few: Batch) -> str | None:
         """What is wrong with a use of the linearisation, tried on a few samples."""

@@ -91,10 +91,12 @@ class Round:
 
 def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:
     """The evidence at theta, the head eliminated there with the problem's penalties."""
-    problem = problem.with_passes(Dense().pass_plan(problem)) if is_assembled(problem) else problem
+    exact = is_assembled(problem)
+    problem = problem.with_passes(Dense().pass_plan(problem)) if exact else problem
     point = problem.reduced.start(theta, WarmStart(W))
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
-    found = evidence(point, joint_matrix(point), at, problem.n_observed)
+    matrix: JointMatrix = assembled(point)[0] if exact else KrylovJointMatrix(point)
+    found = evidence(point, matrix, at, problem.n_observed)
     point.free()
     chosen = Chosen(at.theta, at.head, noise(point, found), found.gamma, found.log)
     return Round(at, theta, point.W, bound, chosen, found.targets)
@@ -118,11 +120,6 @@ def noise(point: ReducedPoint, found: Evidence) -> tuple[float, ...]:
     if not problem.misfit.identity_hessian:
         return ()
     return tuple(float(v) for v in noise_by_target(point, found, problem.n_observed).sqrt())
-
-
-def joint_matrix(point: ReducedPoint) -> JointMatrix:
-    """The joint Gauss-Newton matrix: assembled, or known by products where it is large."""
-    return assembled(point)[0] if is_assembled(point.problem) else KrylovJointMatrix(point)
 
 
 def assembled(point: ReducedPoint) -> tuple[DenseJointMatrix, Subspace]:
