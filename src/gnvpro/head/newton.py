@@ -321,10 +321,8 @@ def whole_steps(
     Without `renew` they end with the factor that was given.
     """
     done, fresh = 0, False
-    while done < iterations and not at.norm <= tolerance:
+    while done < iterations and not at.norm <= tolerance and (renew or factor is not None):
         if factor is None:
-            if not renew:
-                break
             factor, fresh = damped_cholesky(objective.hessian_matrix(at.outputs))[0], True
         step = torch.cholesky_solve(at.gradient.reshape(-1, 1), factor).view(at.W.shape)
         trial, done = objective.slope_at(at.W - step), done + 1
@@ -332,9 +330,9 @@ def whole_steps(
         if fresh and not fallen:
             break
         at = trial if fallen else at
-        factor, fresh = factor if fast or not renew else None, False
         if not (fast or renew):
             break
+        factor, fresh = factor if fast else None, False
     return at, factor, done
 
 
