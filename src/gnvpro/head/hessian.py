@@ -39,9 +39,9 @@ def assemble_hessian(
 
 
 def has_few_entries(Z: Tensor, misfit: Misfit, n_targets: int) -> bool:
-    """Whether the whole Hessian is summed at once; all processes must sum the same."""
-    held = isinstance(Z, Tensor) and misfit.over.processes.alone
-    return held and n_targets**2 * Z.numel() <= FEW_ENTRIES
+    """Whether h_kl z_i is made for all pairs; of the samples of all processes, which must add up the same."""
+    rows = misfit.over.count(Z.shape[0])
+    return isinstance(Z, Tensor) and n_targets**2 * Z.shape[1] * rows <= FEW_ENTRIES
 
 
 def held_products(Z: Tensor) -> Tensor | None:
