@@ -321,7 +321,7 @@ def whole_steps(
     Without `renew` they end with the factor that was given.
     """
     done, fresh = 0, False
-    while done < iterations and not at.norm <= tolerance and (renew or factor is not None):
+    while done < iterations and tolerance < at.norm < math.inf and (renew or factor is not None):
         if factor is None:
             factor, fresh = damped_cholesky(objective.hessian_matrix(at.outputs))[0], True
         step = torch.cholesky_solve(at.gradient.reshape(-1, 1), factor).view(at.W.shape)
