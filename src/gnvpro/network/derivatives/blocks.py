@@ -13,13 +13,14 @@ Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, unique_products
 from gnvpro.network.derivatives.protocol import Block, OuterBlock
 
 
@@ -140,22 +141,43 @@ def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
             if left.bias:
                 out[o * weights + k] += product[-1]
         return
-    size = max(1, MAX_PRODUCT_ENTRIES // (o * p + i * j))
-    product = out.new_zeros(o * p, i * j)
-    for k in range(0, left.x.shape[1], size):
-        product += _sum_of_products(left, right, slice(k, k + size))
+    if left is right:
+        table = _sum_in_parts(left.x.shape[1], o * (o + 1) // 2 + i * (i + 1) // 2, partial(_unique_square, left))
+        order = _square_order(o, i, left.bias, out.device)
+        out.add_(table.view(-1).index_select(0, order).view(out.shape))
+        return
+    product = _sum_in_parts(left.x.shape[1], o * p + i * j, partial(_products, left, right))
     out.add_(_columns(left.in_order(product.view(o, p, i, j).transpose(1, 2)), right))
 
 
-def _sum_of_products(left: OuterBlock, right: OuterBlock, samples: slice) -> Tensor:
-    """(o p, i j) from some samples; each pair is summed once where the two are the same, a tenth off an exact step."""
+def _sum_in_parts(samples: int, entries: int, of: Callable[[slice], Tensor]) -> Tensor:
+    """The sum over samples, as many at a time as their products may take, given how many a sample has."""
+    size = max(1, MAX_PRODUCT_ENTRIES // entries)
+    total = of(slice(0, size))
+    for k in range(size, samples, size):
+        total += of(slice(k, k + size))
+    return total
+
+
+def _products(left: OuterBlock, right: OuterBlock, samples: slice) -> Tensor:
+    """(o p, i j) from some samples."""
     seeded = _over_seeds(left.g[:, :, samples], right.g[:, :, samples])
-    x, y = left.x[:, samples], right.x[:, samples]
-    if left is not right:
-        return seeded.flatten(0, 1) @ (x[:, None] * y).flatten(0, 1).T
-    o, device = len(seeded), x.device
-    k, l = torch.triu_indices(o, o, device=device)
-    return (seeded[k, l] @ unique_products(x).T)[pair_index(o, device)][:, pair_index(len(x), device)]
+    return seeded.flatten(0, 1) @ (left.x[:, None, samples] * right.x[:, samples]).flatten(0, 1).T
+
+
+def _unique_square(block: OuterBlock, samples: slice) -> Tensor:
+    """The same of a block with itself, each pair once: (pairs of o, pairs of i)."""
+    seeded, device = _over_seeds(block.g[:, :, samples], block.g[:, :, samples]), block.x.device
+    k, l = torch.triu_indices(len(seeded), len(seeded), device=device)
+    return seeded[k, l] @ unique_products(block.x[:, samples]).T
+
+
+@lru_cache(maxsize=8)
+def _square_order(o: int, i: int, bias: bool, device: torch.device) -> Tensor:
+    """Index into that table of every entry of the block's square, row by row; of 32 bits, since there are many."""
+    grid = torch.arange(o * i, device=device).view(o, i)
+    rows = torch.cat([grid[:, :-1].flatten(), grid[:, -1]]) if bias else grid.flatten()
+    return block_index(o, i, device)[rows][:, rows].flatten().to(torch.int32)
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
