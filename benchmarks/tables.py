@@ -39,6 +39,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.sklearn import base
@@ -198,6 +199,7 @@ def main() -> None:
         base.MANY = math.inf
     own = {} if options.penalty is None else {"theta_penalty": options.penalty, "head_penalty": options.penalty}
     torch.set_num_threads(1)
+    threadpool_limits(1)  # numpy's too: on small arrays further threads wait, and their waiting counts
     warnings.simplefilter("ignore")
     tables = [t for t in HALVES[options.half] if not options.sets or t.name in options.sets.split(",")]
     tables = [t for t in tables if not (options.regression and t.classification)]

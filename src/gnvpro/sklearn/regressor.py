@@ -25,16 +25,16 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
 
     Args:
         hidden: widths of the layers of an MLP. Left out: one layer, of 16 units up to 2000 samples, then growing with the
-            root of their number up to 64.
+            root of their number up to 64; with 15,000 samples or more two layers of half as many.
         activation: of its layers: "tanh", "relu", "silu", "gelu", "elu", "softplus", "logistic", or a module class.
         features: instead of the MLP, a module that maps inputs to features (a copy is trained), or a function of the
             number of inputs that returns one.
         method, solver, work, memory: as in `gnvpro.train`; work caps the passes over the training set. Left out, the fit ends
             when its objective has settled, and solver is "dense" where exact steps are cheap, `gnvpro.Dense(samples=2000)`
-            where those of so many samples are, else "hybrid"; with 30,000 samples or more "auto".
+            where those of so many samples are, else "hybrid"; with 15,000 samples or more random batches.
         theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
             (standardised) errors. "auto", the default, finds them from the data (docs/penalties.md); for methods on batches,
-            which cannot, and with 30,000 samples or more it is 1 over the number of samples.
+            which cannot, it is 1 over the number of samples. With 15,000 samples or more they are those of a part of 4000.
         max_iter: cap on the iterations.
         standardize: whether inputs and targets are brought to mean zero and variance one; undone at prediction.
         early_stopping: whether to hold out `validation_fraction` of the samples, stop when they have not been fitted
