@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, unique_products
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
 from gnvpro.network.derivatives.protocol import Block, OuterBlock
 
 
@@ -143,10 +143,9 @@ def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
         return
     if left is right:
         table = _sum_in_parts(left.x.shape[1], o * (o + 1) // 2 + i * (i + 1) // 2, partial(_unique_square, left))
-        order = _square_order(o, i, left.bias, out.device)
-        out.add_(table.view(-1).index_select(0, order).view(out.shape))
-        return
-    product = _sum_in_parts(left.x.shape[1], o * p + i * j, partial(_products, left, right))
+        product = table[pair_index(o, out.device)][:, pair_index(i, out.device)]
+    else:
+        product = _sum_in_parts(left.x.shape[1], o * p + i * j, partial(_products, left, right))
     out.add_(_columns(left.in_order(product.view(o, p, i, j).transpose(1, 2)), right))
 
 
@@ -170,14 +169,6 @@ def _unique_square(block: OuterBlock, samples: slice) -> Tensor:
     seeded, device = _over_seeds(block.g[:, :, samples], block.g[:, :, samples]), block.x.device
     k, l = torch.triu_indices(len(seeded), len(seeded), device=device)
     return seeded[k, l] @ unique_products(block.x[:, samples]).T
-
-
-@lru_cache(maxsize=8)
-def _square_order(o: int, i: int, bias: bool, device: torch.device) -> Tensor:
-    """Index into that table of every entry of the block's square, row by row; of 32 bits, since there are many."""
-    grid = torch.arange(o * i, device=device).view(o, i)
-    rows = torch.cat([grid[:, :-1].flatten(), grid[:, -1]]) if bias else grid.flatten()
-    return block_index(o, i, device)[rows][:, rows].flatten().to(torch.int32)
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
