@@ -1,0 +1,39 @@
+"""Rows of a policy: a threshold together with its unit, what it decides, and the command that measured it.
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    begin_from: int | None = row(10_000, "samples", "start on random batches", "python -m benchmarks.stochastic")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One threshold of a policy, as it is printed."""
+
+    subject: str
+    name: str
+    value: object
+    unit: str
+    decides: str
+    measured_by: str
+
+
+def row(default: Any, unit: str, decides: str, measured_by: str) -> Any:
+    """Return a dataclass field with this default that describes itself."""
+    return field(default=default, metadata={"unit": unit, "decides": decides, "measured_by": measured_by})
+
+
+def rows_of(policy: Any, subject: str = "") -> Iterator[Row]:
+    """Yield every row of a policy, subject by subject."""
+    for each in fields(policy):
+        value = getattr(policy, each.name)
+        if is_dataclass(value):
+            yield from rows_of(value, each.name)
+        else:
+            yield Row(subject, each.name, value, **each.metadata)
