@@ -177,3 +177,9 @@ def test_the_size_of_the_head_decides() -> None:
     assert default_eliminator(Multinomial(), DENSE_HEAD) == Newton()
     assert default_eliminator(Multinomial(), DENSE_HEAD + 1) == NewtonCG()
     assert default_eliminator(HalfSquaredError(), 10**7).inverse_acts_on_rows
+
+
+def test_an_exact_inverse_that_is_too_expensive_for_exact_steps_is_declared_as_both() -> None:
+    Z, misfit = problem("multinomial")
+    assert NewtonCG().fit(Z, misfit, 1e-3, None).inverse_is_exact
+    assert not NewtonCG().supports_exact_steps

@@ -90,7 +90,7 @@ class Shaken:
     """An eliminator of one's own: Newton from another start, which may not change the answer."""
 
     inner: gnvpro.Newton = gnvpro.Newton()  # noqa: RUF009 - it is frozen
-    inverse_is_exact: ClassVar[bool] = True
+    supports_exact_steps: ClassVar[bool] = True
     inverse_acts_on_rows: ClassVar[bool] = False
     calls: ClassVar[list[int]] = []
 

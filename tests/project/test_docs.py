@@ -112,3 +112,17 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
     pages = (DOCS / f"{page}.md" for page in RUNNABLE)
     for path in [ROOT / "mkdocs.yml", *DOCS.rglob("*.css"), DOCS / "javascripts" / "formulas.js", *pages]:
         assert not re.search(r"(?<!file)://(?!\s)", path.read_text()), path
+
+
+def test_the_page_on_networks_names_every_layer_with_a_formula() -> None:
+    from gnvpro.network.derivatives.rules import RULES
+
+    page = (DOCS / "extend.md").read_text()
+    assert [kind.__name__ for kind in RULES if f"`{kind.__name__}`" not in page] == []
+
+
+def test_no_entry_of_the_reference_stands_twice() -> None:
+    entries = [
+        entry for page in (DOCS / "api").glob("*.md") for entry in re.findall(r"^::: (\S+)", page.read_text(), re.M)
+    ]
+    assert sorted(entries) == sorted(set(entries))

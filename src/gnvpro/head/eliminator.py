@@ -43,8 +43,8 @@ class HeadFit:
     status: Status
     iterations: int
     inverse: Once[tuple[LinearOperator, Tensor | None]]  # and the Cholesky factor in vec(W) behind it, if any
-    inverse_is_exact: bool = True  # whether it inverts the Hessian itself, or only its part on a Krylov space
-    inverse_acts_on_rows: bool = False  # whether it multiplies from the right, so that it takes any number of rows
+    inverse_is_exact: bool = True  # False if it inverts only the Hessian's part on a Krylov space
+    inverse_acts_on_rows: bool = False  # True if it multiplies from the right, so that it takes any number of rows
     stale_factor: Tensor | None = None  # of a Hessian at a point near by
     misfit: Callable[[Tensor], float] | None = None  # of a head, where it is known without a pass over the samples
 
@@ -79,8 +79,8 @@ class Eliminator(Protocol):
     """Solves the inner problem; a frozen dataclass, whose repr a checkpoint compares."""
 
     @property
-    def inverse_is_exact(self) -> bool:
-        """Whether the inverse Hessian of its fits is exact; exact steps need that."""
+    def supports_exact_steps(self) -> bool:
+        """Whether exact steps can use its inverse Hessian: it is exact, and cheap enough to apply to many columns."""
 
     @property
     def inverse_acts_on_rows(self) -> bool:
@@ -94,9 +94,9 @@ class Eliminator(Protocol):
 
 
 class ForAnyLoss:
-    """An eliminator that minimises any convex loss, with an inverse that is good for products alone unless it says more."""
+    """An eliminator for any convex loss. Exact steps cannot use its inverse Hessian unless a subclass says otherwise."""
 
-    inverse_is_exact: ClassVar[bool] = False
+    supports_exact_steps: ClassVar[bool] = False
     inverse_acts_on_rows: ClassVar[bool] = False
 
     def why_not(self, loss: Loss) -> str | None:

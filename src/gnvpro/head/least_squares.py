@@ -52,7 +52,7 @@ class LeastSquares:
     """
 
     resolution: float = field(default=torch.finfo(torch.float64).eps, repr=False)
-    inverse_is_exact: ClassVar[bool] = True
+    supports_exact_steps: ClassVar[bool] = True
     inverse_acts_on_rows: ClassVar[bool] = True
 
     def why_not(self, loss: Loss) -> str | None:

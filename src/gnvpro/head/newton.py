@@ -243,7 +243,7 @@ class Newton(ForAnyLoss):
     small_head: int = (
         200  # entries; its Hessian is assembled at every step (of 105: two thirds of the seconds of a fit)
     )
-    inverse_is_exact: ClassVar[bool] = True
+    supports_exact_steps: ClassVar[bool] = True
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""

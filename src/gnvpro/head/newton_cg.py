@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -71,7 +70,6 @@ class NewtonCG(ForAnyLoss):
     rtol: float = 1e-8
     iterations: int = 100
     inverse_rtol: float = 1e-6
-    inverse_is_exact: ClassVar[bool] = False  # enough for products, too expensive for the columns that exact steps need
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised misfit."""

@@ -89,7 +89,7 @@ class Auto:
 
     def takes_exact_steps(self, problem: Problem) -> bool:
         """Whether exact steps can be had, and one takes less than a minute or so."""
-        if count_directions(problem) == 0 or not problem.eliminator.inverse_is_exact:
+        if count_directions(problem) == 0 or not problem.eliminator.supports_exact_steps:
             return False
         if exact_flops(self.dense, problem) > MAX_EXACT_FLOPS:
             return False

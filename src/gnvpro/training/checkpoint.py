@@ -1,6 +1,6 @@
-"""Checkpoints: a run's whole state in one file, written so that a kill at any moment leaves a whole one behind.
+"""Checkpoints: the whole state of a run in one file, written so that a kill at any moment leaves a complete file.
 
-    gnvpro checkpoint 2\\n  <sha256 of the rest>\\n  <tensors, numbers and strings, by torch.save>
+    MAGIC  <sha256 of the rest>\\n  <tensors, numbers and strings, by torch.save>
 
 Writing goes to a file beside it, which then takes its place in one step. Reading checks the sum, and loads with
 `weights_only=True`: nothing in the file is ever executed. Whose run it is, `gnvpro.training.fingerprint` says.

@@ -147,7 +147,7 @@ def is_assembled(problem: Problem) -> bool:
     if q == 0:
         return small_head
     small = q <= MAX_DIRECTIONS and rows * q**2 <= MAX_FLOPS and small_head
-    return small and problem.eliminator.inverse_is_exact and Dense().why_not(problem) is None
+    return small and problem.eliminator.supports_exact_steps and Dense().why_not(problem) is None
 
 
 def passes_of_a_judgement(problem: Problem) -> int:
