@@ -16,6 +16,7 @@ from gnvpro.methods.batch_steps import BatchSteps, sizes_of
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
 from gnvpro.stochastic.learning_rate import WARM_UP
+from gnvpro.training.listeners import numbers
 from stochastic_cases import network, samples
 
 
@@ -195,7 +196,20 @@ def test_a_rate_that_is_far_too_large_is_lowered() -> None:
         network(width=12), x, y, loss="least_squares", method=gnvpro.AdamVPro(lr=20.0, batch_size=60), work=100
     )
     assert result.history[-1].loss < 0.9 * result.history[0].loss
-    assert 0 < (result.history[-1].radius or 0) < 20
+    assert 0 < (result.history[-1].learning_rate or 0) < 20
+
+
+def test_a_learning_rate_is_no_radius() -> None:
+    x, y = samples(200, "least_squares")
+    method = gnvpro.AdamVPro(lr=0.25, batch_size=20)
+    history = gnvpro.train(network(width=4), x, y, loss="least_squares", method=method, work=12).history
+    steps = [record for record in history[1:] if record.note is None]
+    assert {record.learning_rate for record in steps} == {0.25}
+    assert set(history.column("radius")) == {None}
+    assert "learning rate 2.5e-01" in numbers(steps[0])
+    titles = [axes.get_title() for axes in history.plot().get_axes()]
+    assert "learning rate" in titles
+    assert "size of the step" not in titles
 
 
 def test_batches_of_one_sample_train_too() -> None:

@@ -124,7 +124,7 @@ class RunningAdamVPro:
             self.pace.look()
             if after is not None and (self.epoch == 0 or after.value <= self._tolerated * self.first.value):
                 self.point = after
-                return StepReport(True, radius=self.rate, solver=self._kind)
+                return StepReport(True, learning_rate=self.rate, solver=self._kind)
             self.failures += 1
             if self.failures > FAILURES:
                 self.status = Status.NOT_FINITE if after is None else Status.STEP_TOO_SMALL

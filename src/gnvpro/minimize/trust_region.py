@@ -89,6 +89,7 @@ class StepReport:
     damping: float | None = None
     rank: int | None = None  # dimension of the space the step was taken from
     solver: str | None = None  # that made the step
+    learning_rate: float | None = None  # of methods on random batches
 
 
 class TrustRegion(Generic[PointT]):

@@ -52,6 +52,7 @@ class Record:
     )
     effective_parameters: float | None = None
     evidence: float | None = None  # its logarithm
+    learning_rate: float | None = None  # relative to the size of the weights, of the steps on random batches
     metrics: dict[str, float] | None = None  # of the user, on the validation set, or on all samples where there is none
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class History(Sequence[Record]):
         return pandas.DataFrame([row_of(record) for record in self._records], columns=columns)
 
     def plot(self, against: str = "work") -> Figure:
-        """Loss, accuracy, radius or damping, gradient and penalties of the run, as far as its records hold them.
+        """Plot loss, accuracy, radius, damping or learning rate, gradient and penalties, as far as the records hold them.
 
         Args:
             against: the horizontal axis: "work" (passes over the training set), "seconds" or "iteration".

@@ -225,7 +225,7 @@ def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
 
 
 def numbers(record: Record) -> str:
-    """Loss, validation, and radius or damping."""
+    """Loss, validation, and what bounds the step: a radius, a damping or a learning rate."""
     parts = [f"loss {record.loss:.3e}"]
     if record.validation_loss is not None:
         parts.append(f"validation {record.validation_loss:.3e}")
@@ -236,6 +236,8 @@ def numbers(record: Record) -> str:
         parts.append(f"radius {record.radius:.1e}")
     elif record.damping is not None:
         parts.append(f"damping {record.damping:.1e}")
+    elif record.learning_rate is not None:
+        parts.append(f"learning rate {record.learning_rate:.1e}")
     return "  ".join(parts)
 
 

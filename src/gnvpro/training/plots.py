@@ -27,6 +27,7 @@ PANELS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
     ),
     ("accuracy", (("accuracy", "training", BLUE, "-"), ("validation_accuracy", "validation", ORANGE, "--"))),
     ("size of the step", (("radius", "trust radius", VERMILION, "-"), ("damping", "damping", PINK, "-"))),
+    ("learning rate", (("learning_rate", "learning rate", GREEN, "-"),)),
     ("gradient", (("gradient_norm", "norm of the gradient", GREY, "-"),)),
     ("penalties", (("theta_penalty", "theta_penalty", VERMILION, "-"), ("head_penalty", "head_penalty", PINK, "--"))),
 )
