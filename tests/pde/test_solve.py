@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import gnvpro
 from equation_cases import ENDS, LINE, SQUARE, network
 from gnvpro import pde
+from gnvpro.minimize.row_model import RowModel
 from gnvpro.pde import eliminate as elimination
-from gnvpro.pde.model import RowModel
 from gnvpro.pde.objective import ReducedObjective
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.system import System

@@ -33,7 +33,8 @@ from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.sums import ChunkedSum
-from gnvpro.network.derivatives.blocks import Blocks, add_square
+from gnvpro.linalg.symmetric_products import add_square
+from gnvpro.network.derivatives.blocks import Blocks
 from gnvpro.network.derivatives.protocol import FeatureLinearization
 from gnvpro.network.subspace import Subspace
 from gnvpro.objectives.reduced import ReducedPoint

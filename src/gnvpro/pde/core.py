@@ -10,11 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.methods.protocol import detached_copy
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
+from gnvpro.minimize.step_rules import Damping, NielsenRule
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
 from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.training.agreement import agreed
@@ -36,12 +35,10 @@ __all__ = [
     "NielsenRule",
     "Record",
     "Status",
-    "Step",
     "StepReport",
     "TrustRegion",
     "agreed",
     "as_listener",
-    "damped_cholesky",
     "detached_copy",
     "evaluating",
     "fingerprint",

@@ -24,6 +24,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnvpro.linalg.triangular import solve_triangular
 from gnvpro.pde.equation import Values
 from gnvpro.pde.system import Assembled, Carried, System
 
@@ -145,8 +146,3 @@ def _solution(Z: Tensor, rest: Tensor, like: Tensor, penalty: float) -> Tensor |
 
 def _finite(*tensors: Tensor) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-
-
-def solve_triangular(R: Tensor, rhs: Tensor) -> Tensor:
-    """R^-1 rhs for one right-hand side."""
-    return torch.linalg.solve_triangular(R, rhs[:, None], upper=True)[:, 0]

@@ -22,9 +22,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnvpro.minimize.row_model import RowModel
 from gnvpro.pde.core import LinearOperator, symmetric
 from gnvpro.pde.eliminate import Fit, eliminate, fit_at
-from gnvpro.pde.model import RowModel
 from gnvpro.pde.system import Carried, System
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps

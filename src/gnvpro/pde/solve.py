@@ -1,7 +1,7 @@
 """`pde.solve`: a field and equations in; the field solved, the history and the residuals on fresh points out.
 
     x = (theta, constants)     the head eliminated at every x             `objective`, `eliminate`
-    step                       damped Gauss-Newton on the rows            `model`
+    step                       damped Gauss-Newton on the rows            `minimize.row_model`
     loop                       the library's trust region                 `core`
 
 For linear equations the head is eliminated exactly (history: solver "rows"). Others begin with theta and head together

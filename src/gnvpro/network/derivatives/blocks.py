@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, pair_index, unique_products
+from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, add_square, pair_index, unique_products
 from gnvpro.network.derivatives.protocol import Block, OuterBlock
 
 
@@ -169,14 +169,3 @@ def _unique_square(block: OuterBlock, samples: slice) -> Tensor:
     seeded, device = _over_seeds(block.g[:, :, samples], block.g[:, :, samples]), block.x.device
     k, l = torch.triu_indices(len(seeded), len(seeded), device=device)
     return seeded[k, l] @ unique_products(block.x[:, samples]).T
-
-
-def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
-    """Add rows others' (symmetric) to the lower triangle of `out`; in blocks, to compute little of the upper one.
-
-    `dsyrk` would take a fifth less time, but has threads of its own that fight with those of torch.
-    """
-    others = rows if others is None else others
-    size = -(-rows.shape[0] // blocks) if rows.shape[0] > 64 else max(rows.shape[0], 1)
-    for i in range(0, rows.shape[0], size):
-        out[i : i + size, : i + size].addmm_(rows[i : i + size], others[: i + size].T, alpha=sign)

@@ -21,9 +21,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.blocks import add_square
-from gnvpro.pde.core import Step, damped_cholesky
-from gnvpro.pde.eliminate import solve_triangular
+from gnvpro.linalg.cholesky import damped_cholesky
+from gnvpro.linalg.symmetric_products import add_square
+from gnvpro.linalg.triangular import solve_triangular
+from gnvpro.minimize.step_rules import Step
 
 LEAST_SHARE = 1e-8  # of the largest column: a variable that moves nothing here must not be free to move anywhere
 GRAM_IS_SAFE = 1e-8  # damping, relative to the largest diagonal entry of K'K, above which K'K may be used
