@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.objectives.evidence import Evidence, JointMatrix, Penalties, evidence, first_penalties
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn.scaling import compress_tails
 from simulated_tables import SIMULATED
 from table_sets import CHOOSE, CONFIRM, LARGER, SEVERAL, WIDER, TableSet
@@ -166,15 +167,21 @@ LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
 SMALL_LABELS = "glass,iris,wine,olive,mroz,biopsy,two-class,oj,swiss-labor,hawks"
 ALIKE = Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: (None, 0.0)})
-ALL_ROWS = {"gnvpro.sklearn.base.LEAST_PART": 10**9}
+
+
+def rules(**rows: Any) -> dict[str, Any]:
+    """Settings of an estimator with these rows of its policy."""
+    return {"policy": Policy(estimator=EstimatorPolicy(**rows))}
+
+
 RELEVANCE = [
     DEFAULT,
     ALIKE,
-    Variant("one penalty for each column wherever possible", {}, {"gnvpro.sklearn.relevance.LEAST_GAIN": -np.inf}),
+    Variant("one penalty for each column wherever possible", rules(column_gain=-np.inf)),
 ]
-WHOLE = {"gnvpro.sklearn.classifier.CUT_FROM": np.inf}
-ANY_ROWS = {"gnvpro.sklearn.classifier.CUT_FROM": 0}
-ALL_WHOLE = {"gnvpro.sklearn.regressor.CUT_FROM": np.inf}
+WHOLE = rules(classes_pieces_from=10**9)
+ANY_ROWS = rules(classes_pieces_from=0)
+ALL_WHOLE = rules(pieces_from=10**9)
 MANY_TARGETS = (
     "gapminder,guns,txhousing,wages,storms,diamonds,airfare,chicago,deliveries,sacramento,dietox,college,mixture,building,"
     "tasting,arm,plant"
@@ -248,8 +255,8 @@ QUESTIONS = {
     "many-rows": Question(
         [
             DEFAULT,
-            Variant("relevances of all rows", {}, ALL_ROWS),
-            Variant("and quasi-Newton steps", {}, ALL_ROWS | {"gnvpro.sklearn.base.MAX_PART_FLOPS": 0.0}),
+            Variant("relevances of all rows", rules(part_rows=10**9)),
+            Variant("and quasi-Newton steps", rules(part_rows=10**9, matrix_below=0.0)),
         ],
         "all-storms,all-deliveries,all-gapminder,turbine,cps1988,fold",
         2,
@@ -263,17 +270,17 @@ QUESTIONS = {
         ],
         "sine,cps1985,swiss-labor,hmda,attrition,wine,olive,hawks",
     ),
-    "pieces": Question([DEFAULT, Variant("columns whole", {}, WHOLE)], MANY_LABELS, 2),
-    "regression-pieces": Question([DEFAULT, Variant("columns whole", {}, ALL_WHOLE)], MANY_TARGETS, 2),
+    "pieces": Question([DEFAULT, Variant("columns whole", WHOLE)], MANY_LABELS, 2),
+    "regression-pieces": Question([DEFAULT, Variant("columns whole", ALL_WHOLE)], MANY_TARGETS, 2),
     "confirm-pieces": Question(
-        [DEFAULT, Variant("columns whole", {}, ALL_WHOLE)], "computers,saratoga,car-prices,quakes", 2
+        [DEFAULT, Variant("columns whole", ALL_WHOLE)], "computers,saratoga,car-prices,quakes", 2
     ),
-    "few-pieces": Question([DEFAULT, Variant("pieces", {}, ANY_ROWS)], FEW_LABELS),
+    "few-pieces": Question([DEFAULT, Variant("pieces", ANY_ROWS)], FEW_LABELS),
     "class-networks": Question(
         [
-            Variant("columns whole", {}, WHOLE),
-            Variant("relu", {"activation": "relu"}, WHOLE),
-            Variant("32 relu units", {"activation": "relu", "hidden": 32}, WHOLE),
+            Variant("columns whole", WHOLE),
+            Variant("relu", {"activation": "relu"} | WHOLE),
+            Variant("32 relu units", {"activation": "relu", "hidden": 32} | WHOLE),
         ],
         "glass,olive,iris,wine,hawks,mroz,oj,biopsy,hmda,yogurt,email,churn,credit-status,cut,storm-status,segment,meal",
     ),

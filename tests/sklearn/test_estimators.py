@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,6 +29,7 @@ from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.data import cdr
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import feature_dof, head_dof, head_posterior
+from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.problem.misfit import Misfit
 
 QUICK = {"hidden": 8, "work": 150, "random_state": 0}
@@ -348,8 +348,8 @@ def test_the_interval_covers_when_less_than_half_as_many_parameters_as_samples_a
 def test_intervals_calibrated_on_a_part_of_the_samples_cover_where_one_is_far_off(outlier: int) -> None:
     X, y = wave(1200, 0, noise=0.1)
     y[outlier] += 50.0  # most of the squared residuals: in the part, or not
-    with patch("gnvpro.sklearn.regressor.CALIBRATION_ROWS", 300):
-        model = GNvproRegressor(random_state=0, hidden=4).fit(X, y)
+    few = Policy(estimator=EstimatorPolicy(calibration_rows=300))
+    model = GNvproRegressor(random_state=0, hidden=4, policy=few).fit(X, y)
     assert 0.92 < coverage(model, *wave(4000, 2, noise=0.1)) < 0.98
 
 
@@ -358,8 +358,8 @@ def test_intervals_calibrated_on_a_part_of_sorted_samples_cover() -> None:
     rng = np.random.default_rng(0)
     noise = 0.1 * rng.normal(size=3000)
     noise[:1000:50] *= 20.0  # far off, all in the first third
-    with patch("gnvpro.sklearn.regressor.CALIBRATION_ROWS", 1000):
-        model = GNvproRegressor(random_state=0).fit(X, clean + noise)
+    few = Policy(estimator=EstimatorPolicy(calibration_rows=1000))
+    model = GNvproRegressor(random_state=0, policy=few).fit(X, clean + noise)
     new, clean = wave(6000, 2, noise=0.0)
     far = rng.uniform(size=6000) < 20 / 3000
     assert 0.93 < coverage(model, new, clean + np.where(far, 2.0, 0.1) * rng.normal(size=6000)) < 0.97

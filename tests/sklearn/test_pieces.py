@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -12,8 +13,15 @@ from torch import nn
 pytest.importorskip("sklearn")
 
 from gnvpro import GNvproClassifier, GNvproRegressor
+from gnvpro.policy import EstimatorPolicy, Policy
 
-FROM_ANY = patch("gnvpro.sklearn.classifier.CUT_FROM", 0)
+
+def rules(**rows: Any) -> dict[str, Any]:
+    """Settings of an estimator with these rows of its policy."""
+    return {"policy": Policy(estimator=EstimatorPolicy(**rows))}
+
+
+FROM_ANY = rules(classes_pieces_from=0)
 QUICK = {"theta_penalty": 1e-3, "head_penalty": 1e-3, "max_iter": 10, "random_state": 0}
 
 
@@ -29,8 +37,7 @@ def stripes(samples: int = 500, seed: int = 0):
 def test_steps_along_a_column_are_found_from_every_start_in_its_pieces() -> None:
     (X, y), (new, truth) = stripes(), stripes(2000, 1)
     smooth = [GNvproClassifier(random_state=seed).fit(X, y).score(new, truth) for seed in range(2)]
-    with FROM_ANY:
-        cut = [GNvproClassifier(random_state=seed).fit(X, y) for seed in range(2)]
+    cut = [GNvproClassifier(random_state=seed, **FROM_ANY).fit(X, y) for seed in range(2)]
     assert min(model.score(new, truth) for model in cut) > 0.9 > min(smooth)
     assert cut[0].module_.features[0].in_features == 5 * 4
     assert np.allclose(cut[0].module_(torch.tensor(new))[:, 0].detach(), cut[0].decision_function(new))
@@ -42,9 +49,8 @@ def test_steps_along_a_column_are_found_from_every_start_in_its_pieces() -> None
 )
 def test_columns_stay_whole_where_the_inputs_or_the_network_are_not_ours(settings) -> None:
     X, y = stripes(100)
-    with FROM_ANY:
-        model = GNvproClassifier(**settings, **QUICK).fit(X, y)
-        assert hasattr(GNvproClassifier(**QUICK).fit(X, y).module_, "pieces")
+    model = GNvproClassifier(**settings, **QUICK, **FROM_ANY).fit(X, y)
+    assert hasattr(GNvproClassifier(**QUICK, **FROM_ANY).fit(X, y).module_, "pieces")
     assert not hasattr(model.module_, "pieces")
 
 
@@ -58,17 +64,16 @@ def test_columns_are_cut_for_classes_of_many_samples_only() -> None:
 
 def test_a_warm_start_keeps_the_pieces_and_other_columns_begin_afresh() -> None:
     X, y = stripes(300)
-    with FROM_ANY:
-        model = GNvproClassifier(warm_start=True, **QUICK).fit(X, y)
-        low, ended = model.module_.pieces.low.clone(), model.loss_curve_[-1]
-        assert model.fit(X, y).loss_curve_[0] == pytest.approx(ended, rel=1e-9)
-        model.fit(X[:200] * 2, y[:200])
-        assert torch.equal(model.module_.pieces.low, low)
-        # four columns of two values more: as many columns after the cut as before it
-        other = np.c_[X[:, :4], np.random.default_rng(2).integers(0, 2, (300, 4))]
-        fresh = GNvproClassifier(**QUICK).fit(other, y)
-        assert fresh.module_.features[0].in_features == model.module_.features[0].in_features
-        assert np.array_equal(model.fit(other, y).predict_proba(other), fresh.predict_proba(other))
+    model = GNvproClassifier(warm_start=True, **QUICK, **FROM_ANY).fit(X, y)
+    low, ended = model.module_.pieces.low.clone(), model.loss_curve_[-1]
+    assert model.fit(X, y).loss_curve_[0] == pytest.approx(ended, rel=1e-9)
+    model.fit(X[:200] * 2, y[:200])
+    assert torch.equal(model.module_.pieces.low, low)
+    # four columns of two values more: as many columns after the cut as before it
+    other = np.c_[X[:, :4], np.random.default_rng(2).integers(0, 2, (300, 4))]
+    fresh = GNvproClassifier(**QUICK, **FROM_ANY).fit(other, y)
+    assert fresh.module_.features[0].in_features == model.module_.features[0].in_features
+    assert np.array_equal(model.fit(other, y).predict_proba(other), fresh.predict_proba(other))
 
 
 def steps(samples: int = 600, seed: int = 0, sharp: float = 30.0):
@@ -93,8 +98,7 @@ def test_a_regressor_sees_pieces_where_their_evidence_is_higher() -> None:
         X, y, _ = steps(sharp=sharp)
         new, _, clean = steps(2000, 1, sharp)
         model = GNvproRegressor(random_state=0).fit(X, y)
-        with patch("gnvpro.sklearn.regressor.CUT_FROM", np.inf):
-            whole = GNvproRegressor(random_state=0).fit(X, y)
+        whole = GNvproRegressor(random_state=0, **rules(pieces_from=np.inf)).fit(X, y)
         assert not hasattr(whole.module_, "pieces")
         errors = [np.sqrt(np.mean((each.predict(new) - clean) ** 2)) for each in (model, whole)]
         if sharp > 1:
@@ -112,29 +116,28 @@ def test_pieces_are_tried_after_whole_columns_and_the_winner_is_trained_on() -> 
     assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}, "too few samples"
     X, y, _ = steps(600)
     assert [columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)][:2] == [4, 16]
-    with patch("gnvpro.sklearn.base.LEAST_PART", 300):
-        seen = trainings_of(GNvproRegressor(random_state=0), X, y)
-        assert seen[:2] == [(300, 4), (300, 16)], "of many samples, on a part"
-        assert [samples for samples, _ in seen[2:]] == [600]
+    seen = trainings_of(GNvproRegressor(random_state=0, **rules(part_rows=300)), X, y)
+    assert seen[:2] == [(300, 4), (300, 16)], "of many samples, on a part"
+    assert [samples for samples, _ in seen[2:]] == [600]
 
 
-@pytest.mark.parametrize("limit", ["SMOOTH", "MAX_DIRECTIONS"])
-def test_pieces_are_not_tried_where_little_is_left_or_their_matrix_is_too_large(limit: str) -> None:
+def test_pieces_are_not_tried_where_little_is_left_or_their_matrix_is_too_large() -> None:
     X, y, _ = steps(600)
-    with patch(f"gnvpro.sklearn.base.{limit}", {"SMOOTH": 0.5, "MAX_DIRECTIONS": 200}[limit]):
+    smooth = GNvproRegressor(random_state=0, **rules(smooth_below=0.5))
+    assert {columns for _, columns in trainings_of(smooth, X, y)} == {4}
+    with patch("gnvpro.sklearn.base.MAX_DIRECTIONS", 200):
         assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}
 
 
 def test_pieces_that_are_far_behind_on_a_few_of_many_samples_are_not_tried_on_all() -> None:
-    few = patch("gnvpro.sklearn.base.PILOT_ROWS", 300)
-    with few:
-        seen = trainings_of(GNvproRegressor(random_state=0), *steps(600)[:2])
-        assert seen[1:4] == [(300, 4), (300, 16), (600, 16)]
-        X, _, _ = steps(600)
-        wave = np.sin(3 * X[:, :3].sum(1)) + 0.1 * np.random.default_rng(1).normal(size=600)  # along no column
-        seen = trainings_of(GNvproRegressor(random_state=0), X, wave)
-        assert seen[1:3] == [(300, 4), (300, 16)]
-        assert (600, 16) not in seen
+    model = GNvproRegressor(random_state=0, **rules(pilot_rows=300))
+    seen = trainings_of(model, *steps(600)[:2])
+    assert seen[1:4] == [(300, 4), (300, 16), (600, 16)]
+    X, _, _ = steps(600)
+    wave = np.sin(3 * X[:, :3].sum(1)) + 0.1 * np.random.default_rng(1).normal(size=600)  # along no column
+    seen = trainings_of(model, X, wave)
+    assert seen[1:3] == [(300, 4), (300, 16)]
+    assert (600, 16) not in seen
 
 
 def test_a_warm_start_of_a_regressor_keeps_its_pieces() -> None:

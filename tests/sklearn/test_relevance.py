@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 pytest.importorskip("sklearn")
 
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 
@@ -22,12 +24,18 @@ import gnvpro
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.objectives.evidence import Penalties
 from gnvpro.objectives.problem import Problem
+from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn.base import usual_solver
 from gnvpro.sklearn.relevance import slopes_by_column
 from gnvpro.sklearn.trained import Part, Samples, Trained, trained_point
 from gnvpro.training.judgement import assembled, joint_posterior
 
-WHOLE = patch("gnvpro.sklearn.regressor.CUT_FROM", np.inf)  # columns, however many samples there are
+
+def rules(**rows: Any) -> Policy:
+    """A policy with these rows; columns are seen whole, however many samples there are."""
+    return Policy(estimator=EstimatorPolicy(**{"pieces_from": np.inf, **rows}))
+
+
 ALIKE = patch("gnvpro.sklearn.base.column_scales", lambda trained: (None, 0.0))
 
 
@@ -133,16 +141,15 @@ def sizes_of_trainings(model, X, y) -> list[int]:
 
 def test_relevances_of_many_samples_come_from_a_part_of_them() -> None:
     X, y = two_columns_matter(500)
-    with WHOLE, patch("gnvpro.sklearn.base.LEAST_PART", 200):
-        model = GNvproRegressor(random_state=0)
-        assert sizes_of_trainings(model, X, y) == [200, 500]
-        assert model._columns.argmax() == 0
-        assert float(model._columns[2:].max()) < 0.7
-        new, clean = two_columns_matter(2000, noise=0.0)
-        assert np.sqrt(np.mean((model.predict(new) - clean) ** 2)) < 0.03
-        with ALIKE:  # the part's model is no result
-            assert sizes_of_trainings(GNvproRegressor(random_state=0), X, y) == [200, 500]
-        assert sizes_of_trainings(GNvproRegressor(random_state=0), X[:399], y[:399]) == [399, 399]
+    model = GNvproRegressor(random_state=0, policy=rules(part_rows=200))
+    assert sizes_of_trainings(model, X, y) == [200, 500]
+    assert model._columns.argmax() == 0
+    assert float(model._columns[2:].max()) < 0.7
+    new, clean = two_columns_matter(2000, noise=0.0)
+    assert np.sqrt(np.mean((model.predict(new) - clean) ** 2)) < 0.03
+    with ALIKE:  # the part's model is no result
+        assert sizes_of_trainings(clone(model), X, y) == [200, 500]
+    assert sizes_of_trainings(clone(model), X[:399], y[:399]) == [399, 399]
 
 
 def test_the_part_takes_no_more_iterations_than_relevances_need() -> None:
@@ -153,9 +160,8 @@ def test_the_part_takes_no_more_iterations_than_relevances_need() -> None:
         made.append(gnvpro.train(*args, **settings))
         return made[-1]
 
-    few = patch("gnvpro.sklearn.base.LEAST_PART", 200), patch("gnvpro.sklearn.base.PART_ITERATIONS", 6)
-    with WHOLE, few[0], few[1], patch("gnvpro.sklearn.base.train", train):
-        GNvproRegressor(random_state=0).fit(X, y)
+    with patch("gnvpro.sklearn.base.train", train):
+        GNvproRegressor(random_state=0, policy=rules(part_rows=200, part_iterations=6)).fit(X, y)
     assert [result.status for result in made] == [gnvpro.Status.ITERATIONS_SPENT, gnvpro.Status.SETTLED]
     assert len(made[0].history) - 1 == 6 < len(made[1].history) - 1
 
@@ -166,16 +172,16 @@ def test_what_is_not_known_is_found_out_once_for_relevances_and_intervals() -> N
     with counted as judged, ALIKE:  # which asks for nothing
         GNvproRegressor(random_state=0).fit(X, y)
         alone = judged.call_count
-    with counted as judged, patch("gnvpro.sklearn.relevance.LEAST_GAIN", np.inf):
-        GNvproRegressor(random_state=0).fit(X, y)
+    with counted as judged:
+        GNvproRegressor(random_state=0, policy=Policy(estimator=EstimatorPolicy(column_gain=np.inf))).fit(X, y)
         assert judged.call_count == alone == 1
 
 
 @pytest.mark.parametrize("settings", [{"method": "adam", "work": None}, {"max_iter": 30}, {"theta_penalty": 1e-3}])
 def test_no_part_is_trained_on_where_relevances_are_not_sought(settings) -> None:
     X, y = two_columns_matter(500, 3)
-    with patch("gnvpro.sklearn.base.LEAST_PART", 200):
-        assert sizes_of_trainings(GNvproRegressor(random_state=0, **settings), X, y) == [500]
+    few = Policy(estimator=EstimatorPolicy(part_rows=200))
+    assert sizes_of_trainings(GNvproRegressor(random_state=0, policy=few, **settings), X, y) == [500]
 
 
 def test_a_class_may_be_missing_from_the_part() -> None:
@@ -185,9 +191,8 @@ def test_a_class_may_be_missing_from_the_part() -> None:
     drawn = np.random.RandomState(np.random.RandomState(0).randint(2**31 - 1)).permutation(500)[:200]
     labels[drawn] = np.minimum(labels[drawn], 1)
     assert (labels == 2).any()
-    with patch("gnvpro.sklearn.base.LEAST_PART", 200):
-        model = GNvproClassifier(random_state=0)
-        assert sizes_of_trainings(model, X, labels) == [200, 500]
+    model = GNvproClassifier(random_state=0, policy=Policy(estimator=EstimatorPolicy(part_rows=200)))
+    assert sizes_of_trainings(model, X, labels) == [200, 500]
     assert model.predict_proba(X).shape == (500, 3)
     assert model.score(X, labels) > 0.9
 
@@ -195,7 +200,8 @@ def test_a_class_may_be_missing_from_the_part() -> None:
 def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_samples() -> None:
     def usual(loss: str, rows: int, columns: int, width: int = 16):
         model = nn.Sequential(gnvpro.networks.MLP(columns, [width], dtype=torch.float64), nn.Linear(width, 1))
-        return usual_solver(loss, Part(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows)), model)
+        part = Part(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows))
+        return usual_solver(EstimatorPolicy(), loss, part, model)
 
     assert usual("least_squares", 1000, 10) == usual("logistic", 1000, 10) == "dense"
     assert usual("least_squares", 14_000, 20) == gnvpro.Dense(samples=2000)
@@ -205,27 +211,26 @@ def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_sample
     assert usual("least_squares", 15_000, 20) == usual("multinomial", 15_000, 3) == "auto"
 
 
+VERY_MANY = rules(part_rows=400, batches_from=1500)  # so few samples count as very many
+
+
 @contextmanager
-def very_many(part: int = 400, many: int = 1500) -> Iterator[list[gnvpro.Result]]:
-    """So few samples count as very many; the list gets the result of every training."""
+def trainings() -> Iterator[list[gnvpro.Result]]:
+    """The list gets the result of every training."""
     made = []
 
     def train(*args, **settings):
         made.append(gnvpro.train(*args, **settings))
         return made[-1]
 
-    named = {"LEAST_PART": part, "MANY": many, "train": train}
-    with ExitStack() as stack:
-        for name, value in named.items():
-            stack.enter_context(patch(f"gnvpro.sklearn.base.{name}", value))
-        stack.enter_context(WHOLE)
+    with patch("gnvpro.sklearn.base.train", train):
         yield made
 
 
 def test_very_many_samples_are_seen_in_batches_with_the_priors_of_a_part() -> None:
     X, y = two_columns_matter(2000, noise=0.2)
-    with very_many() as made:
-        model = GNvproRegressor(random_state=0).fit(X, y)
+    with trainings() as made:
+        model = GNvproRegressor(random_state=0, policy=VERY_MANY).fit(X, y)
     first, last = (result.history[-1] for result in made)
     assert [len(result.model.features.widths) for result in made] == [1, 2]
     assert made[0].chosen is not None
@@ -245,15 +250,15 @@ def test_very_many_samples_are_seen_in_batches_with_the_priors_of_a_part() -> No
 
 def test_a_penalty_that_was_given_holds_for_the_part_and_for_all() -> None:
     X, y = two_columns_matter(2000, 3, noise=0.2)
-    with very_many() as made:
-        GNvproRegressor(random_state=0, head_penalty=1e-3).fit(X, y)
+    with trainings() as made:
+        GNvproRegressor(random_state=0, policy=VERY_MANY, head_penalty=1e-3).fit(X, y)
     assert [result.history[-1].head_penalty for result in made] == [1e-3, 1e-3]
 
 
 def test_very_many_samples_of_a_smooth_function_get_exact_steps() -> None:
     X, y = two_columns_matter(2000, 3, noise=0.0)
-    with very_many() as made:
-        model = GNvproRegressor(random_state=0).fit(X, y)
+    with trainings() as made:
+        model = GNvproRegressor(random_state=0, policy=VERY_MANY).fit(X, y)
     assert [len(result.model.features.widths) for result in made] == [1, 1]
     assert "dense" in {record.solver for record in made[1].history}
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-3
@@ -263,8 +268,7 @@ def test_targets_of_very_many_samples_have_units_of_their_own() -> None:
     X, y = two_columns_matter(2000, 3, noise=0.0)
     rng = np.random.default_rng(1)
     both = np.c_[y + 0.02 * rng.normal(size=2000), 100 * (X[:, 2] + 0.4 * rng.normal(size=2000))]
-    with very_many():
-        model = GNvproRegressor(random_state=0).fit(X, both)
+    model = GNvproRegressor(random_state=0, policy=VERY_MANY).fit(X, both)
     assert model.noise_std_ == pytest.approx([0.02, 40.0], rel=0.15)
     assert model.score(X, both) > 0.8
 
@@ -273,8 +277,10 @@ def test_targets_of_very_many_samples_have_units_of_their_own() -> None:
 def test_very_many_labels(settings) -> None:
     X, y = two_columns_matter(2000, 4, noise=0.2)
     labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
-    with very_many() as made:
-        model = GNvproClassifier(random_state=0, **settings).fit(X, labels, sample_weight=np.full(2000, 2.0))
+    with trainings() as made:
+        model = GNvproClassifier(random_state=0, policy=VERY_MANY, **settings).fit(
+            X, labels, sample_weight=np.full(2000, 2.0)
+        )
     assert len(made) == 2
     assert model.score(X, labels) > 0.75
     assert made[1].history[-1].theta_penalty < made[0].history[-1].theta_penalty
@@ -283,8 +289,8 @@ def test_very_many_labels(settings) -> None:
 @pytest.mark.parametrize("asked", [{"max_iter": 5}, {"work": 20}])
 def test_penalties_of_very_many_samples_are_the_usual_ones_where_work_is_capped(asked) -> None:
     X, y = two_columns_matter(2000, 3)
-    with very_many() as made:
-        model = GNvproRegressor(random_state=0, **asked).fit(X, y)
+    with trainings() as made:
+        model = GNvproRegressor(random_state=0, policy=VERY_MANY, **asked).fit(X, y)
     assert len(made) == 1
     assert model.chosen_ is None
     last = model.history_[-1]
@@ -294,9 +300,8 @@ def test_penalties_of_very_many_samples_are_the_usual_ones_where_work_is_capped(
 @pytest.mark.parametrize("asked", [{"solver": "dense"}, {"method": gnvpro.GNvpro()}])
 def test_a_method_that_is_named_searches_however_many_samples_there_are(asked) -> None:
     X, y = two_columns_matter(2000, 3)
-    with very_many():
-        assert GNvproRegressor(random_state=0, max_iter=20, **asked).fit(X, y).chosen_ is not None
-        assert GNvproRegressor(random_state=0, max_iter=20).fit(X[:1499], y[:1499]).chosen_ is not None
+    assert GNvproRegressor(random_state=0, policy=VERY_MANY, max_iter=20, **asked).fit(X, y).chosen_ is not None
+    assert GNvproRegressor(random_state=0, policy=VERY_MANY, max_iter=20).fit(X[:1499], y[:1499]).chosen_ is not None
 
 
 def test_a_warm_start_keeps_the_scales() -> None:

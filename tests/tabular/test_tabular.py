@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gnvpro.cli import app
+from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.tabular import model_file
 from gnvpro.tabular.model_file import TableModel
@@ -94,8 +95,8 @@ def test_predictions_are_those_of_the_trained_model(trained):
 
 
 @pytest.mark.parametrize("classes", [None, ["no", "yes"], [3, 5, 7]])
-def test_a_written_model_predicts_the_same(classes, tmp_path, monkeypatch):
-    monkeypatch.setattr("gnvpro.sklearn.classifier.CUT_FROM", 0)
+def test_a_written_model_predicts_the_same(classes, tmp_path):
+    pieces = Policy(estimator=EstimatorPolicy(classes_pieces_from=0))
     random = np.random.default_rng(0)
     X = random.normal(size=(40, 3))
     columns = Columns({"a": (), "b": ("x", "y")}, ("t",) if classes else ("s", "t"))
@@ -103,7 +104,7 @@ def test_a_written_model_predicts_the_same(classes, tmp_path, monkeypatch):
         y = np.array(classes)[
             np.clip((X[:, 0] > 0).astype(int) + (X[:, 1] > 1) * (len(classes) - 2), 0, len(classes) - 1)
         ]
-        model = TableModel(GNvproClassifier(random_state=0, work=20).fit(X, y), columns)
+        model = TableModel(GNvproClassifier(random_state=0, work=20, policy=pieces).fit(X, y), columns)
     else:
         model = TableModel(GNvproRegressor(random_state=0, work=20).fit(X, X[:, :2] ** 2), columns)
     model_file.save(tmp_path / "m.safetensors", model)

@@ -51,6 +51,7 @@ from gnvpro.objectives.full import FullObjective
 from gnvpro.objectives.held_out import HeldOut, hold_out
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.objectives.stream import Stream
+from gnvpro.policy import Policy, as_policy
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
@@ -94,6 +95,7 @@ class Problem:
         process_group: of `torch.distributed`, whose processes hold a part of the samples each: inputs, targets and weights
             are this one's. All of them make the same calls; the model of rank 0 is copied to the others.
         same_samples: whether every pass over a loader must have the same samples; stochastic methods do not need that.
+        policy: the thresholds that choose algorithms (see `gnvpro.policy`). Default: `gnvpro.policy.Policy()`.
 
     Raises:
         ValueError, TypeError: an argument cannot be used; the message names it and says what to do.
@@ -117,8 +119,9 @@ class Problem:
         memory: float | None = None,
         process_group: Any = None,
         same_samples: bool = True,
+        policy: Policy | None = None,
     ) -> None:
-        self.processes = Processes.of(process_group)
+        self.processes, self.policy = Processes.of(process_group), as_policy(policy)
         self.same_samples, self.head = same_samples, head
         with self.processes.together():
             model = bare(check_model(model))

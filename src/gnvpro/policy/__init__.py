@@ -3,7 +3,7 @@
 One frozen dataclass per subject. Each field carries its unit, what it decides and the command that measured it, so that the
 whole policy can be printed, compared and overridden:
 
-    train(..., policy=replace(Policy(), batches=BatchPolicy(begin_from=None)))
+    train(..., policy=Policy(batches=BatchPolicy(begin_from=None)))
 
 Code elsewhere receives a policy and compares with its fields; it holds no threshold of its own.
 """
@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnvpro.policy.batches import BatchPolicy
+from gnvpro.policy.estimator import EstimatorPolicy
 from gnvpro.policy.rows import Row, rows_of
 
-__all__ = ["BatchPolicy", "Policy", "Row", "rows_of"]
+__all__ = ["BatchPolicy", "EstimatorPolicy", "Policy", "Row", "as_policy", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,11 @@ class Policy:
     """All thresholds, subject by subject."""
 
     batches: BatchPolicy = field(default_factory=BatchPolicy)
+    estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
+
+
+def as_policy(policy: Policy | None) -> Policy:
+    """Return this policy, or the default one for None."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(f"policy must be a gnvpro.policy.Policy, got {policy!r}")
+    return Policy() if policy is None else policy

@@ -37,6 +37,7 @@ from gnvpro.networks import MLP
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
+from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.sklearn.relevance import column_scales, half_way
 from gnvpro.sklearn.scaling import Scaling, scalings_of
 from gnvpro.sklearn.trained import Array, Part, Samples, Trained, spread_of
@@ -52,16 +53,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "logistic": nn.Sigmoid,
 }
-MIN_WIDTH, MAX_WIDTH = 16, 64
-MAX_EXACT_FLOPS = 1e9  # per exact step, about 0.1 s on one core
-PART_ROWS, MAX_PART_FLOPS = 2000, 3e9  # samples of the matrix of an almost exact step, and what it may take
-LEAST_PART, PARTS = 4000, 4  # relevances of many samples are found from so many of them, or from one of so many parts
-PART_ITERATIONS = 100  # on that part: without noise a search goes on for hundreds, and relevances hardly change
-MANY = 15_000  # samples, of which LEAST_PART say what penalties and relevances are, and all are seen in batches
-BATCHES, MIN_WORK, MAX_WORK = 2000, 20.0, 80.0  # then, within these limits: ten to forty epochs
-SMOOTH = 0.01  # of a target's deviation: where no more is left of it, it is smooth along the columns
-PILOT_ROWS, PILOT_ITERATIONS = 1000, 25  # that pieces of columns are first tried with, of twice as many samples or more
-FAR_BEHIND = 0.03  # log evidence per number: an error 3% higher
 USUAL_PENALTY = 1.0  # divided by the number of samples: of many where work is capped, and for methods on batches
 
 
@@ -92,6 +83,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         random_state: Any = None,
         verbose: bool = False,
         memory: float | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.hidden, self.activation, self.features = hidden, activation, features
         self.method, self.solver, self.work, self.max_iter = method, solver, work, max_iter
@@ -99,7 +91,12 @@ class NetworkEstimator(BaseEstimator, ABC):
         self.standardize, self.early_stopping = standardize, early_stopping
         self.validation_fraction, self.patience = validation_fraction, patience
         self.warm_start, self.random_state = warm_start, random_state
-        self.verbose, self.memory = verbose, memory
+        self.verbose, self.memory, self.policy = verbose, memory, policy
+
+    @property
+    def _rules(self) -> EstimatorPolicy:
+        """The thresholds that choose networks, solvers and samples."""
+        return as_policy(self.policy).estimator
 
     def _fit(
         self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None
@@ -155,7 +152,7 @@ class NetworkEstimator(BaseEstimator, ABC):
 
     def _are_many(self, n_samples: int) -> bool:
         """Whether so many samples are seen in batches, because nothing else was asked for."""
-        return self.method == "gnvpro" and self.solver is None and n_samples >= MANY
+        return self.method == "gnvpro" and self.solver is None and n_samples >= self._rules.batches_from
 
     def _train_by_relevance(
         self, loss: str, seen: list[Samples], n_outputs: int, seed: int
@@ -167,7 +164,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         """
         n = len(seen[0].part.inputs)
         in_batches = self._are_many(n)
-        size = LEAST_PART if in_batches else max(LEAST_PART, n // PARTS)
+        rules = self._rules
+        size = rules.part_rows if in_batches else max(rules.part_rows, int(rules.part_share * n))
         many = n >= 2 * size
         drawn = np.random.RandomState(seed).permutation(n)[:size]
         found: list[tuple[Trained, Tensor | None, float]] = []
@@ -175,7 +173,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             few = Samples(samples.part.take(drawn), None) if many else samples
             if found and not self._may_be_cut(loss, found[0][0], few.part, n_outputs, seed):
                 break
-            model = self._train_in_units(loss, few, n_outputs, seed, PART_ITERATIONS if many else None)
+            model = self._train_in_units(loss, few, n_outputs, seed, rules.part_iterations if many else None)
             scales, gain = column_scales(model)
             found.append((model, scales, model.log_evidence + gain))
         which = max(range(len(found)), key=lambda i: found[i][-1])
@@ -202,10 +200,12 @@ class NetworkEstimator(BaseEstimator, ABC):
         settings: dict[str, Any] = {
             name: share * value if getattr(self, name) == "auto" else value for name, value in found.items()
         }
-        if not (squares and first.noise <= SMOOTH):
+        rules = self._rules
+        if not (squares and first.noise <= rules.smooth_below):
             method = AdamVPro(seed=seed, memory=self.memory)
-            epochs = BATCHES * method.samples_per_batch(n, squares) / n
-            settings |= {"method": method, "work": min(max(2 * epochs, MIN_WORK), MAX_WORK), "n_layers": 2}
+            epochs = rules.batch_steps * method.samples_per_batch(n, squares) / n
+            work = min(max(2 * epochs, rules.least_work), rules.most_work)
+            settings |= {"method": method, "work": work, "n_layers": 2}
         trained = self._train(loss, samples.in_units(first.units), n_outputs, seed, **settings)
         return replace(trained, units=first.units)
 
@@ -215,17 +215,18 @@ class NetworkEstimator(BaseEstimator, ABC):
         Not where its matrix is too large for exact evidence, nor where nothing is left to learn, nor where pieces are far
         behind after a few iterations on a few of many samples, as they are for smooth functions.
         """
-        features = self._make_features(cut.inputs.shape[1], float(cut.weights.sum()), seed)
-        if sum(p.numel() for p in features.parameters()) > MAX_DIRECTIONS or whole.noise <= SMOOTH:
+        rules, features = self._rules, self._make_features(cut.inputs.shape[1], float(cut.weights.sum()), seed)
+        if sum(p.numel() for p in features.parameters()) > MAX_DIRECTIONS or whole.noise <= rules.smooth_below:
             return False
-        if len(cut.inputs) < 2 * PILOT_ROWS:
+        if len(cut.inputs) < 2 * rules.pilot_rows:
             return True
-        drawn = np.random.RandomState(seed).permutation(len(cut.inputs))[:PILOT_ROWS]
+        drawn = np.random.RandomState(seed).permutation(len(cut.inputs))[: rules.pilot_rows]
         pilots = [
             Samples(replace(cut, inputs=inputs).take(drawn), None) for inputs in (whole.samples.part.inputs, cut.inputs)
         ]
-        first, second = (self._train(loss, pilot, n_outputs, seed, PILOT_ITERATIONS).log_evidence for pilot in pilots)
-        return second - first > -FAR_BEHIND * PILOT_ROWS * n_outputs
+        most = rules.pilot_iterations
+        first, second = (self._train(loss, pilot, n_outputs, seed, most).log_evidence for pilot in pilots)
+        return second - first > -rules.pilot_behind * rules.pilot_rows * n_outputs
 
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
@@ -260,6 +261,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             patience=None if rest is None else self.patience,
             iterations=self.max_iter if most is None else most,
             listeners=["progress"] if self.verbose else [],
+            policy=self.policy,
             **self._training(loss, part, model, seed) | settings,
         )
         last = result.history[-1]
@@ -272,6 +274,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             head_penalty=last.head_penalty,
             sample_weight=part.weights,
             memory=self.memory,
+            policy=self.policy,
         )
         return Trained(model, result, problem, samples)
 
@@ -279,7 +282,11 @@ class NetworkEstimator(BaseEstimator, ABC):
         """Loss, method, work and penalties, as `train` takes them."""
         # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
         takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
-        solver = usual_solver(loss, part, model) if self.solver is None and self.method == "gnvpro" else self.solver
+        solver = (
+            usual_solver(self._rules, loss, part, model)
+            if self.solver is None and self.method == "gnvpro"
+            else self.solver
+        )
         method = as_method(self.method, solver if takes_solver else None)
         method = replace(method, seed=seed, memory=self.memory)
         penalties = {"theta_penalty": self.theta_penalty, "head_penalty": self.head_penalty}
@@ -320,7 +327,7 @@ class NetworkEstimator(BaseEstimator, ABC):
                         f"got {self.features!r}"
                     )
                 return made.double()
-            wanted = usual_hidden(n_samples, n_layers) if self.hidden is None else self.hidden
+            wanted = usual_hidden(self._rules, n_samples, n_layers) if self.hidden is None else self.hidden
             hidden = [wanted] if isinstance(wanted, int | np.integer) else list(wanted)
             widths = [check_count("hidden", width, 1) for width in hidden]
             activation = self.activation
@@ -387,18 +394,18 @@ def columns_of_words(X: Any) -> list[str]:
     ]
 
 
-def usual_hidden(n_samples: float, n_layers: int) -> list[int]:
+def usual_hidden(rules: EstimatorPolicy, n_samples: float, n_layers: int) -> list[int]:
     """Widths of the layers: 16 units up to 2000 samples, growing with the root of their number; split among the layers."""
-    width = max(MIN_WIDTH, MIN_WIDTH * math.sqrt(n_samples / 2000))
-    return [int(min(MAX_WIDTH, width / n_layers))] * n_layers
+    width = max(rules.narrowest, rules.narrowest * math.sqrt(n_samples / 2000))
+    return [int(min(rules.widest, width / n_layers))] * n_layers
 
 
-def usual_solver(loss: str, part: Part, model: nn.Module) -> str | Solver:
+def usual_solver(rules: EstimatorPolicy, loss: str, part: Part, model: nn.Module) -> str | Solver:
     """Exact steps where they take little, almost exact ones of many samples; else quasi-Newton between Krylov spaces.
 
     Of very many, for which nothing is searched, what `train` takes: random batches first.
     """
-    if len(part.targets) >= MANY:
+    if len(part.targets) >= rules.batches_from:
         return "auto"
     q = sum(p.numel() for p in model[:-1].parameters() if p.requires_grad)  # type: ignore[index]
     n_targets = part.targets.shape[-1] if loss == "least_squares" else 1
@@ -406,10 +413,11 @@ def usual_solver(loss: str, part: Part, model: nn.Module) -> str | Solver:
     def flops(rows: int) -> float:
         return rows * min(n_targets, q) * q**2 + q**3 / 3
 
-    if loss != "multinomial" and flops(len(part.targets)) <= MAX_EXACT_FLOPS:
+    if loss != "multinomial" and flops(len(part.targets)) <= rules.exact_below:
         return "dense"
-    many = loss == "least_squares" and len(part.targets) > PART_ROWS
-    return Dense(samples=PART_ROWS) if many and flops(PART_ROWS) <= MAX_PART_FLOPS else "hybrid"
+    many = loss == "least_squares" and len(part.targets) > rules.matrix_rows
+    affordable = many and flops(rules.matrix_rows) <= rules.matrix_below
+    return Dense(samples=rules.matrix_rows) if affordable else "hybrid"
 
 
 def _n_features(features: nn.Module, inputs: Tensor) -> int:

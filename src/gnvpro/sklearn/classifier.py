@@ -15,10 +15,9 @@ from torch import nn
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
+from gnvpro.policy import Policy
 from gnvpro.sklearn.base import NetworkEstimator
 from gnvpro.sklearn.trained import Array, Trained, trained_point
-
-CUT_FROM = 1000  # samples: with fewer, pieces of columns fit noise
 
 
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):
@@ -63,6 +62,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         random_state: Any = None,
         verbose: bool = False,
         memory: float | None = None,
+        policy: Policy | None = None,
     ) -> None:
         super().__init__(
             hidden,
@@ -82,6 +82,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
             random_state=random_state,
             verbose=verbose,
             memory=memory,
+            policy=policy,
         )
         self.class_weight, self.calibrated = class_weight, calibrated
 
@@ -100,7 +101,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         return self
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
-        return (self._has_own_layers() and n_samples >= CUT_FROM,)
+        return (self._has_own_layers() and n_samples >= self._rules.classes_pieces_from,)
 
     def _learn_posterior(self, trained: Trained, seed: int) -> None:
         self._posterior: JointPosterior | HeadPosterior | None = None

@@ -42,6 +42,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         warm_start: whether another fit begins from the features of the last one.
         random_state: of the first weights and the held-out samples.
         verbose: whether to show the progress.
+        policy: the thresholds that choose the network, the solver and the samples (see `gnvpro.policy`).
 
     Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `chosen_` (penalties, noise and evidence
     found; None where none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target),
@@ -78,7 +79,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         return self
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
-        return (False, True) if self._has_own_layers() and n_samples >= CUT_FROM else (False,)
+        return (False, True) if self._has_own_layers() and n_samples >= self._rules.pieces_from else (False,)
 
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
@@ -112,9 +113,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         elif fitted > most * trained.problem.n_independent and len(part.inputs) >= 2 * folds:
             variance = self._noise_by_hand(trained, part, seed) if by_hand else self._cross_validated_noise(part, seed)
         else:
-            few = part
-            if len(part.inputs) > CALIBRATION_ROWS:
-                few = part.take(np.random.RandomState(seed).permutation(len(part.inputs))[:CALIBRATION_ROWS])
+            few, most_rows = part, self._rules.calibration_rows
+            if len(part.inputs) > most_rows:
+                few = part.take(np.random.RandomState(seed).permutation(len(part.inputs))[:most_rows])
                 variance = variance * mean_square(trained, few) / mean_square(trained, part)  # few may lack an outlier
             scores = residuals_of(trained, few) / self._unexplained(trained, few).sqrt()
             variance = covering(variance, scores, few.weights[:, None])
@@ -161,9 +162,7 @@ SIMILAR_NOISE = 4.0  # the largest over the smallest of the targets, in the unit
 LEAST_UNIT = 1e-3  # of a target, over the largest
 FOLDS = 3
 FOLDS_BY_HAND = 8
-CALIBRATION_ROWS = 5000  # that tell the shape of the residuals
 LEAST_UNEXPLAINED = 0.05  # of a sample's residual
-CUT_FROM = 500  # samples: with fewer, the evidence seldom asks for pieces
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 

@@ -28,8 +28,6 @@ from torch import Tensor
 from gnvpro.networks import MLP
 from gnvpro.sklearn.trained import Trained
 
-LEAST_GAIN = 1.0  # of log evidence for each column, by the slopes
-
 
 def column_scales(trained: Trained) -> tuple[Tensor | None, float]:
     """What to multiply the columns by, and the log evidence that promises; None and zero if too little, or not known."""
@@ -40,7 +38,7 @@ def column_scales(trained: Trained) -> tuple[Tensor | None, float]:
     scales = (pull + 1) / (gamma + 1)
     scales = scales / scales.square().mean().sqrt()
     gain = float(0.5 * ((pull - gamma) * scales.log()).sum())
-    return (scales, gain) if gain > LEAST_GAIN * len(scales) else (None, 0.0)
+    return (scales, gain) if gain > trained.problem.policy.estimator.column_gain * len(scales) else (None, 0.0)
 
 
 def half_way(scales: Tensor) -> Tensor:

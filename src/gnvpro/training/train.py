@@ -17,6 +17,7 @@ from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.held_out import HeldOut
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.stream import Stream
+from gnvpro.policy import Policy
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
@@ -63,6 +64,7 @@ def train(
     resume: bool = False,
     listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
     process_group: Any = None,
+    policy: Policy | None = None,
 ) -> Result:
     """Train the model in place.
 
@@ -123,6 +125,8 @@ def train(
             its own part of the samples (of any size, or none) and of the validation set, and all else the same. Training begins
             at the model of rank 0, and ends with the same model and history everywhere. Rank 0 alone writes the checkpoint and
             has listeners. Left out, this process trains alone.
+        policy: the thresholds that choose algorithms, such as `Policy(batches=BatchPolicy(begin_from=None))` (see
+            `gnvpro.policy`). Left out, the measured ones.
 
     Returns:
         The model, why the run ended, and its history. Methods that eliminate the head leave the one that is best for all
@@ -185,6 +189,7 @@ def train(
         memory=chosen.memory,
         process_group=processes,
         same_samples=chosen.whole_set,
+        policy=policy,
     )
     caps = {"work": plan.budgets, "seconds": plan.seconds, "iterations": plan.iterations}
     given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
@@ -250,6 +255,7 @@ def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
         "memory": plan.method.memory,
         "seed": plan.method.seed,
         "method": plan.method,
+        "policy": problem.policy,
         "keep": plan.judge.keep,
         "metrics": plan.judge.metrics,
         "patience": plan.patience,
