@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gnvpro
+from gnvpro.samples.source import Part, rechunked
 
 F64 = torch.float64
 
@@ -191,3 +192,52 @@ def test_batches_by_number_need_an_order():
     assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-8)
     with pytest.raises(ValueError, match="draws samples by their number"):
         gnvpro.train(network(), Read(), method=method, work=30, **OPTIONS)
+
+
+class Counted(Part):
+    """A part that counts how often its length is taken."""
+
+    calls = 0
+
+    def __len__(self) -> int:
+        Counted.calls += 1
+        return super().__len__()
+
+
+def lengths_taken(parts: int) -> int:
+    """Calls of len() to join this many parts of 2 samples into one chunk."""
+    Counted.calls = 0
+    chunks = list(rechunked((Counted(torch.zeros(2, 1)) for _ in range(parts)), 2 * parts))
+    assert [len(chunk) for chunk in chunks] == [2 * parts]
+    return Counted.calls
+
+
+def test_joining_parts_takes_time_in_proportion_to_their_number():
+    assert lengths_taken(400) <= 4 * lengths_taken(100) + 10
+
+
+class Reads(TensorDataset):
+    """A Dataset that counts the samples that are read from it."""
+
+    count = 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        self.count += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("shape", ["dataset", "loader"])
+@pytest.mark.parametrize("penalty", [None, "auto"])
+def test_a_problem_reads_a_loader_no_more_often_than_it_needs(shape, penalty):
+    data, sniffed = Reads(*samples()), 10  # samples by which the model is tried
+    problem = gnvpro.Problem(
+        network(),
+        DataLoader(data, batch_size=10) if shape == "loader" else data,
+        loss="least_squares",
+        theta_penalty=penalty,
+        memory=1.0,
+    )
+    passes = 1 if penalty is None else 3  # "auto" needs the mean of the targets, then their variance
+    sniffed = sniffed if shape == "loader" else 50
+    assert data.count <= passes * 50 + sniffed
+    assert len(problem.inputs) == 50

@@ -200,7 +200,9 @@ class Problem:
         return -self.processes.largest(-(default_memory() / self.processes.here if memory is None else float(memory)))
 
     def _set_first_penalties(self) -> None:
-        """Those that are searched for begin strong: from a smooth model the search comes down, from a rough one seldom up."""
+        """Start the search from strong penalties: it weakens them reliably, but rarely strengthens weak ones."""
+        if not (self.searched.theta or self.searched.head):
+            return  # the first penalties take two passes over samples that are not held
         shapes = [shape for _, shape in self.network.parameters if len(shape) > 1]
         few = self.network.n_theta <= MAX_WEIGHTS_WITH_STRONG_START
         fan_in = max((math.prod(shape[1:]) for shape in shapes), default=1) if few else 1

@@ -56,17 +56,19 @@ def stacked(parts: list[Part]) -> Part:
 
 
 def rechunked(parts: Iterator[Part], rows: int) -> Iterator[Part]:
-    """The same samples in parts of so many, whatever the parts they came in."""
+    """Join and cut parts so that each holds the same number of samples, the last one perhaps fewer."""
     waiting: list[Part] = []
+    count = 0  # samples in `waiting`: adding them up again for every part takes quadratic time
     for part in parts:
         waiting.append(part)
-        if sum(map(len, waiting)) < rows:
+        count += len(part)
+        if count < rows:
             continue
         whole = stacked(waiting)
-        full = len(whole) - len(whole) % rows
+        full = count - count % rows
         for start in range(0, full, rows):
             yield whole[start : start + rows]
-        waiting = [whole[full:]] if full < len(whole) else []
+        waiting, count = ([whole[full:]], count - full) if full < count else ([], 0)
     if waiting:
         yield stacked(waiting)
 
