@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gnvpro.arguments import suggestion
+from gnvpro.network.places import Places
 from gnvpro.samples.several import Batch, arguments_of, description
 
 Head = nn.Linear | nn.Conv2d
@@ -98,7 +98,9 @@ def _run(model: nn.Module, inputs: Batch) -> tuple[list[_Call], Any]:
         try:
             # copies: a forward pass that writes to its parameters must not reach those of the user
             params = {n: p.detach().clone() for n, p in model.named_parameters()}
-            output = functional_call(model, params, *arguments_of(inputs))
+            positional, named = arguments_of(inputs)
+            with Places.of(model).holding(params):
+                output = model(*positional, **named)
         except Exception as error:
             raise ValueError(f"the model cannot be run on inputs of {description(inputs)}: {error}") from error
     return calls, output
@@ -180,12 +182,18 @@ def _check_head(model: nn.Module, name: str, head: Head) -> None:
             "the head is what is eliminated: set requires_grad=True"
         )
     ids = {id(p) for p in own.values()}
-    for other, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) in ids and other.rpartition(".")[0] != name:
-            raise ValueError(
-                f"parameter {other!r} is shared between the head {name!r} and the features; "
-                "the head cannot be eliminated then: give each its own parameter"
-            )
+    shared = [
+        f"{other}.{key}" if other else key
+        for other, module in model.named_modules()
+        if module is not head
+        for key, parameter in module._parameters.items()
+        if id(parameter) in ids
+    ]
+    if shared:
+        raise ValueError(
+            f"parameter {shared[0]!r} is shared between the head {name!r} and the features; "
+            "the head cannot be eliminated then: give each its own parameter"
+        )
 
 
 def _check_affine(call: _Call, head: Head) -> None:

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from gnvpro.network.derivatives.substitutes import Substituted
 from gnvpro.network.evaluation import is_compiled
+from gnvpro.network.places import MODULE_INTERNALS, intact
 from gnvpro.samples.several import Batch, Inputs, tensors_of
-
-MODULE_INTERNALS = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True)
@@ -116,10 +115,10 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[Snapshot]:
-    """Run the model, then find the random generators, its buffers and its attributes as they were."""
+    """Restore the random generators and everything about the model afterwards, however the block ends."""
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     before = Snapshot(model)
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), intact(model):
         try:
             yield before
         finally:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.network.find_head import HeadLocation
+from gnvpro.network.places import Places
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Parameters:
 
     model: nn.Module
     location: HeadLocation
+    places: Places = field(init=False)  # of the model's parameters and buffers
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
     n_theta: int = field(init=False)  # trainable parameters outside of the head
@@ -32,6 +34,7 @@ class Parameters:
         self.bias, weight = self.location.head.bias is not None, self.location.head.weight
         self.n_targets, self.n_features, self.dtype = weight.shape[0], weight.shape[1], weight.dtype
         head = {id(p) for p in self.location.head.parameters()}
+        self.places = Places.of(self.model)
         self._own = dict(self.model.named_parameters())
         self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
         self.names = list(self._parameters)

@@ -22,7 +22,6 @@ from math import inf, isinf, prod
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivatives.autodiff import linearize_by_autodiff
@@ -41,6 +40,7 @@ from gnvpro.network.passes import (
     linearize_chunks,
     linearize_stream,
 )
+from gnvpro.network.places import intact
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, entries_per_sample, shapes_of
 
@@ -64,7 +64,7 @@ class SeparableNetwork(Parameters):
     @staticmethod
     def of(model: nn.Module, inputs: Inputs, head: str | None = None) -> SeparableNetwork:
         """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
-        with evaluating(model):
+        with intact(model), evaluating(model):
             with restored(model):
                 network = SeparableNetwork(model, find_head(model, inputs[:2], head))
             network.habits = find_habits(model, network._run, inputs)
@@ -183,7 +183,7 @@ class SeparableNetwork(Parameters):
 
     def _linearize_chunk(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
         return self._by_layers(params, inputs) or linearize_by_autodiff(
-            lambda p, x: self.rows(self._run(p, x)), params, inputs, self.split, self.join
+            lambda p, x: self.rows(self._run(p, x)), self._at, params, inputs, self.split, self.join
         )
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
@@ -226,13 +226,20 @@ class SeparableNetwork(Parameters):
 
     def outputs(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """The model's outputs at these parameters, those of the head included; neither model nor inputs are written to."""
+        if self.habits.writes_inputs:
+            inputs = inputs.clone()
+        positional, named = arguments_of(inputs)
+        with self._at(params):
+            return self.model(*positional, **named)
+
+    @contextmanager
+    def _at(self, params: dict[str, Tensor]) -> Iterator[None]:
+        """The model in evaluation mode at these parameters; what a forward pass does besides computing is undone."""
         habits = self.habits
         if habits.buffers:
             params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in habits.buffers}}
-        if habits.writes_inputs:
-            inputs = inputs.clone()
-        with evaluating(self.model), habits.undone():
-            return functional_call(self.model, params, *arguments_of(inputs))
+        with evaluating(self.model), habits.undone(), self.places.holding(params):
+            yield
 
     def _run(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """The head's input at these parameters."""

@@ -13,6 +13,7 @@ from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating, one_thread, warn_of_modes
+from gnvpro.network.places import intact
 from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.held_out import HeldOut
 from gnvpro.objectives.problem import Problem
@@ -197,7 +198,8 @@ def train(
     warn_of_modes(model, stacklevel=3)
     warn_of_inputs(problem, stacklevel=3)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
-    with evaluating(model), one_thread(entries < MAX_SINGLE_THREAD_ENTRIES), processes.noting_failures():
+    threads = one_thread(entries < MAX_SINGLE_THREAD_ENTRIES)
+    with intact(model), evaluating(model), threads, processes.noting_failures():
         held_out = None if samples is None else problem.held_out(*samples)
         with processes.together():
             trouble = chosen.why_not(problem) or why_no_search(chosen, problem)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,12 +23,16 @@ Params = dict[str, Tensor]
 
 def linearize_by_autodiff(
     run: Callable[[Params, Any], Tensor],
+    at: Callable[[Params], AbstractContextManager[None]],
     params: Params,
     inputs: Batch,
     split: Callable[[Tensor], Params],
     join: Callable[[Params], Tensor],
 ) -> FeatureLinearization:
-    """The features `run(params, inputs)` and their derivatives; `split` and `join` turn theta into params and back."""
+    """The features `run(params, inputs)` and their derivatives; `split` and `join` turn theta into params and back.
+
+    Checkpoints and adjoints run the model again in a backward pass, so it takes place with the model `at` the same params.
+    """
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     variables = tuple(leaves.values())
     with torch.enable_grad():
@@ -35,15 +40,16 @@ def linearize_by_autodiff(
     transposed: list[tuple[Tensor, tuple[Tensor, ...]]] = []
 
     def pull_back(cotangent: Tensor, keep: bool) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            rows,
-            variables,
-            cotangent,
-            retain_graph=True,
-            create_graph=keep,
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        with at(leaves):
+            return torch.autograd.grad(
+                rows,
+                variables,
+                cotangent,
+                retain_graph=True,
+                create_graph=keep,
+                allow_unused=True,
+                materialize_grads=True,
+            )
 
     def jvp(d_theta: Tensor) -> Tensor:
         if not rows.requires_grad:
@@ -56,7 +62,8 @@ def linearize_by_autodiff(
         used = [(g, v) for g, v in zip(pulled, split(d_theta).values(), strict=True) if g.requires_grad]
         if not used:
             return torch.zeros_like(rows)
-        return torch.autograd.grad([g for g, _ in used], dummy, [v for _, v in used], retain_graph=True)[0]
+        with at(leaves):
+            return torch.autograd.grad([g for g, _ in used], dummy, [v for _, v in used], retain_graph=True)[0]
 
     def vjp(d_rows: Tensor) -> Tensor:
         if not rows.requires_grad:
