@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
-class PseudoHuber:
+class PseudoHuber(gnvpro.Loss):
     """Squared error near zero, absolute error beyond d."""
 
     d: float = 0.1

@@ -11,17 +11,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from checks import Dense
-from gnvpro import Eliminator, Loss, Problem, Tikhonov, time_differences
+from gnvpro import Eliminator, Problem, Tikhonov, time_differences
 from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.objectives.full import FullPoint
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.problem.losses import Loss
 from gnvpro.problem.penalties import OperatorFactory
 
 F64 = torch.float64
 F32 = torch.float32
 
 
-class Poisson:
+class Poisson(Loss):
     """e^x - c x: a user's own loss, unbounded curvature and no `prepare`."""
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class Poisson:
         return lambda d_outputs: outputs.exp() * d_outputs
 
 
-class PseudoHuber:
+class PseudoHuber(Loss):
     """sqrt(1 + (x - c)^2) - 1: a user's own loss whose curvature vanishes far away."""
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
 F64 = torch.float64
 
 
-class PseudoHuber:
+class PseudoHuber(Loss):
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (torch.sqrt(1 + (outputs - targets) ** 2) - 1).sum(1)
 

@@ -157,6 +157,40 @@ class MatrixHessian(PseudoHuber):
         return torch.ones_like(outputs)
 
 
+class OnlyThree:
+    """An object with the three methods that is no `Loss`."""
+
+    def value(self, outputs, targets):
+        return (outputs - targets).square().sum(1)
+
+    def gradient(self, outputs, targets):
+        return 2 * (outputs - targets)
+
+    def hessian(self, outputs, targets):
+        return lambda d_outputs: 2 * d_outputs
+
+
+class WithAccuracy(OnlyThree):
+    def accuracy(self, outputs, targets):
+        return (outputs > 0).all(1)
+
+
+def test_an_object_with_the_three_methods_gets_the_other_members():
+    loss, (outputs, targets) = get_loss(OnlyThree()), (normal(4, 2), normal(4, 2))
+    assert isinstance(loss, Loss)
+    assert loss.name == "OnlyThree"
+    assert not loss.is_least_squares
+    assert loss.accuracy(outputs, targets) is None
+    assert loss.hessian_factors(outputs, targets) is None
+    root = loss.hessian_root(outputs, targets)
+    assert torch.allclose(root @ root.mT, 2 * torch.eye(2, dtype=root.dtype).expand(4, 2, 2))
+
+
+def test_what_an_object_offers_beside_the_three_methods_is_used():
+    loss = get_loss(WithAccuracy())
+    assert loss.accuracy(torch.ones(1, 2), torch.ones(1, 2)).item() is True
+
+
 @pytest.mark.parametrize(
     ("loss", "method"), [(RowGradient(), "gradient"), (OneValue(), "value"), (MatrixHessian(), "hessian")]
 )

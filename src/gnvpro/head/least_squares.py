@@ -57,9 +57,9 @@ class LeastSquares:
 
     def why_not(self, loss: Loss) -> str | None:
         """Only squared errors have a closed solution."""
-        if getattr(loss, "identity_hessian", False):
+        if loss.is_least_squares:
             return None
-        return f"it solves least squares only, and the loss is {type(loss).__name__}; use gnvpro.Newton()"
+        return f"it solves least squares only, and the loss is {loss.name}; use gnvpro.Newton()"
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised squared error; needs no start."""

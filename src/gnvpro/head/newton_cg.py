@@ -282,7 +282,7 @@ def _gram(Z: Tensor, weights: Tensor) -> Tensor:
 
 def _basis_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor | None:
     """Q, where the loss says what its Hessian is made of; else None, for the outputs as they are."""
-    if not hasattr(misfit.loss, "hessian_factors"):
+    if not misfit.has_hessian_factors:
         return None
 
     def add(misfit: Misfit, X: Tensor) -> Tensor:

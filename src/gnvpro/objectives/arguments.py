@@ -191,13 +191,13 @@ def check_targets(
     gaps = (
         ", or give sample_weight of the shape of the targets, zero where they are missing" if tensor.ndim == 2 else ""
     )
-    _check_finite(name, tensor, first, gaps if getattr(loss, "identity_hessian", False) else "")
+    _check_finite(name, tensor, first, gaps if loss.is_least_squares else "")
     _check_shape(name, tensor, network.location)
     try:
         rows = prepare_targets(loss, network.target_rows(tensor), network.n_targets)
     except ValueError as error:
         raise ValueError(str(error).replace("targets", name, 1)) from None
-    if getattr(loss, "identity_hessian", False) and float(rows.abs().max()) > MAX_TARGET:
+    if loss.is_least_squares and float(rows.abs().max()) > MAX_TARGET:
         raise ValueError(
             f"{name} reach {float(rows.abs().max()):.1e}, too large for sums of their squares; scale them to about one"
         )
@@ -207,10 +207,10 @@ def check_targets(
 def _without_gaps(name: str, targets: Tensor, weights: Tensor, network: SeparableNetwork, loss: Loss) -> Tensor:
     """Targets with zeros where entries have no weight, and whether weights per entry can be used."""
     shape = (len(weights), network.n_targets)
-    if not getattr(loss, "identity_hessian", False):
+    if not loss.is_least_squares:
         raise ValueError(
             f"sample_weight of shape {tuple(weights.shape)} is one per entry, which is for least squares; for "
-            f"{type(loss).__name__} give one per sample, shape ({shape[0]},)"
+            f"{loss.name} give one per sample, shape ({shape[0]},)"
         )
     if tuple(weights.shape) != shape or len(network.location.output_shape) != 1:
         raise ValueError(

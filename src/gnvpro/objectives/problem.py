@@ -158,7 +158,7 @@ class Problem:
 
     def _take_penalties(self, theta: float | str | Tikhonov | None, head: float | str | None) -> None:
         """Numbers, or which are to be found from the data."""
-        usual = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
+        usual = 1e-10 if self.loss.is_least_squares else 1e-4
         self.penalty = check_penalty(usual if theta is None else theta)
         alpha = check_alpha("head_penalty", usual if head is None else head)
         self.searched = Searched(self.penalty.alpha == "auto", alpha == "auto")

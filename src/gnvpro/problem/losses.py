@@ -4,10 +4,10 @@
     logistic        l(x, c) = log(1 + e^x) - c x            c in [0, 1], one output
     multinomial     l(x, c) = log(sum_k e^{x_k}) - c . x    c in the unit simplex of R^K
 
-A loss knows nothing about networks or heads. It must be convex in x. To add one, write a class with the three methods
-of `Loss`; `prepare` (what its targets may be), `accuracy` (for classification) and `hessian_root` are optional:
+A loss is independent of networks and heads. It must be convex in x. To add one, subclass `Loss` and write `value`, `gradient`
+and `hessian`; the other five members have defaults:
 
->>> class PseudoHuber:
+>>> class PseudoHuber(Loss):
 ...     def value(self, outputs, targets):
 ...         return (torch.sqrt(1 + (outputs - targets) ** 2) - 1).sum(1)
 ...     def gradient(self, outputs, targets):
@@ -16,16 +16,17 @@ of `Loss`; `prepare` (what its targets may be), `accuracy` (for classification) 
 ...     def hessian(self, outputs, targets):
 ...         curvature = (1 + (outputs - targets) ** 2) ** -1.5
 ...         return lambda d_outputs: curvature * d_outputs
->>> isinstance(PseudoHuber(), Loss)
-True
+>>> PseudoHuber().gradient(torch.tensor([[1.0]]), torch.tensor([[1.0]]))
+tensor([[0.]])
 
 Legend: L -> Loss, X -> outputs, C -> targets, grad L -> gradient, grad^2 L -> hessian, h(x) -> softmax / sigmoid.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,34 +35,98 @@ from gnvpro.arguments import suggestion
 from gnvpro.linalg.columns import log_sum_exp, softmax
 
 
-@runtime_checkable
-class Loss(Protocol):
+class Loss(ABC):
     """A convex loss of (rows, n_targets) outputs; every method works on all rows at once.
 
-    >>> isinstance(HalfSquaredError(), Loss)
-    True
+    Subclasses write `value`, `gradient` and `hessian`, and override the other members if they have more to offer.
     """
 
+    is_least_squares: bool = False  # True: the Hessian of a row is the identity, and formulas never form it
+
+    @property
+    def given(self) -> object:
+        """The object that the user passed."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the loss in messages."""
+        return type(self.given).__name__
+
+    @abstractmethod
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per row."""
 
+    @abstractmethod
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The derivative of each row's loss in that row's outputs."""
 
+    @abstractmethod
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
         """The map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
 
+    def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
+        """Targets as a (rows, n_targets) float64 tensor, checked; real numbers unless overridden."""
+        return real_targets(targets, n_targets)
 
-class HalfSquaredError:
+    def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """One entry per row, True if the row is classified correctly; None if the loss does not classify."""
+        return None
+
+    def hessian_factors(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Tensors d and v such that the Hessian of each row is diag(d) - v v'; None if it has no such form."""
+        return None
+
+    def hessian_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Roots C (rows, n_targets, .) such that C C' is the Hessian of each row."""
+        return matrix_root(self.hessian(outputs, targets), outputs)
+
+
+REQUIRED = ("value", "gradient", "hessian")
+OPTIONAL = ("is_least_squares", "prepare", "accuracy", "hessian_factors", "hessian_root")
+
+
+class Adopted(Loss):
+    """A loss given as an object that has the three required methods but is no `Loss`; what it lacks has the defaults."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        for member in OPTIONAL:
+            if hasattr(own, member):
+                setattr(self, member, getattr(own, member))
+
+    def __repr__(self) -> str:
+        return repr(self.own)
+
+    @property
+    def given(self) -> object:
+        """The object that the user passed."""
+        return self.own
+
+    def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss per row."""
+        result: Tensor = self.own.value(outputs, targets)
+        return result
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The derivative of each row's loss in that row's outputs."""
+        result: Tensor = self.own.gradient(outputs, targets)
+        return result
+
+    def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
+        result: Callable[[Tensor], Tensor] = self.own.hessian(outputs, targets)
+        return result
+
+
+class HalfSquaredError(Loss):
     """1/2 |x - c|^2, for regression.
 
     >>> HalfSquaredError().value(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]]))
     tensor([12.5000])
     """
 
-    identity_hessian = (
-        True  # the Hessian of a row is the identity: formulas that know it never form (rows, n_targets) arrays
-    )
+    is_least_squares = True
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per row."""
@@ -75,12 +140,8 @@ class HalfSquaredError:
         """The identity."""
         return lambda d_outputs: d_outputs
 
-    def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
-        """Real targets, one column per output; a vector is taken as one column."""
-        return real_targets(targets, n_targets)
 
-
-class Logistic:
+class Logistic(Loss):
     """log(1 + e^x) - c x for one output, for two classes.
 
     >>> Logistic().gradient(torch.tensor([[0.0]]), torch.tensor([[1.0]]))  # probability minus target
@@ -122,7 +183,7 @@ class Logistic:
         return ((outputs > 0) == (targets > 0.5)).all(1)
 
 
-class Multinomial:
+class Multinomial(Loss):
     """log(sum e^x) - c . x, for classes that each have an output.
 
     >>> Multinomial().gradient(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # probabilities minus targets
@@ -189,23 +250,24 @@ LOSSES: dict[str, Callable[[], Loss]] = {
 
 
 def get_loss(loss: str | Loss) -> Loss:
-    """The loss of that name, or the object itself where it follows the protocol."""
+    """Return the loss of that name, or the object itself if it is a loss."""
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise ValueError(f"loss={loss!r} is not known; {suggestion(loss, LOSSES)}")
         return LOSSES[loss]()
-    if isinstance(loss, type) or not isinstance(loss, Loss):
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, type) or not all(callable(getattr(loss, member, None)) for member in REQUIRED):
         raise TypeError(
             f"loss must be one of {', '.join(map(repr, LOSSES))} or an object with the methods "
             f"value, gradient and hessian (see gnvpro.Loss), got {loss!r}"
         )
-    return loss
+    return Adopted(loss)
 
 
 def prepare_targets(loss: Loss, targets: Tensor, n_targets: int) -> Tensor:
-    """Targets as (rows, n_targets) float64, checked by the loss where it has something to check."""
-    prepare = getattr(loss, "prepare", real_targets)
-    rows = prepare(targets, n_targets)
+    """Return targets as (rows, n_targets) float64, checked by the loss."""
+    rows = loss.prepare(targets, n_targets)
     _check_shapes(loss, rows[:2])
     return rows
 
@@ -217,7 +279,7 @@ def _check_shapes(loss: Loss, targets: Tensor) -> None:
     hessian = loss.hessian(outputs, targets)
     if not callable(hessian):
         raise ValueError(
-            f"loss {type(loss).__name__}: hessian must return a function of d_outputs, got {type(hessian).__name__}; "
+            f"loss {loss.name}: hessian must return a function of d_outputs, got {type(hessian).__name__}; "
             "see gnvpro.Loss"
         )
     results = [
@@ -229,7 +291,7 @@ def _check_shapes(loss: Loss, targets: Tensor) -> None:
         if not isinstance(result, Tensor) or tuple(result.shape) != wanted:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ValueError(
-                f"loss {type(loss).__name__}: {method} must have shape {wanted} for outputs of shape {shape}, "
+                f"loss {loss.name}: {method} must have shape {wanted} for outputs of shape {shape}, "
                 f"got {got}; see gnvpro.Loss"
             )
 
@@ -261,3 +323,14 @@ def one_hot(labels: Tensor, n_classes: int) -> Tensor:
             f"got labels from {low} to {high}"
         )
     return torch.nn.functional.one_hot(labels, n_classes).to(torch.float64)
+
+
+def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
+    """Roots C C' = H of every row's Hessian, from the map that applies it."""
+    units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+    H = torch.stack([hessian(unit.expand_as(outputs).contiguous()) for unit in units], dim=2)
+    diagonal = H.diagonal(dim1=1, dim2=2)
+    if torch.equal(torch.diag_embed(diagonal), H):
+        return torch.diag_embed(diagonal.clamp(min=0).sqrt())
+    values, vectors = torch.linalg.eigh(H)
+    return vectors * values.clamp(min=0).sqrt()[:, None]

@@ -78,7 +78,7 @@ class Misfit:
     @property
     def identity_hessian(self) -> bool:
         """Whether the Hessian multiplies each row by its weight and nothing else."""
-        return getattr(self.loss, "identity_hessian", False) and not self.by_entry
+        return self.loss.is_least_squares and not self.by_entry
 
     @property
     def by_entry(self) -> bool:
@@ -121,39 +121,37 @@ class Misfit:
 
         return rowwise(diagonal, self.weights, outputs, self.targets)
 
+    @property
+    def has_hessian_factors(self) -> bool:
+        """True if the loss has a Hessian of the form diag(d) - v v'."""
+        return self.loss.hessian_factors(*self._one_row()) is not None
+
+    def _one_row(self) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of zeros, to see what a loss offers without a pass over the samples."""
+        zeros = torch.zeros((1, self.targets.shape[1]), dtype=torch.float64)
+        return zeros, zeros
+
     def hessian_factors(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """d and v with its Hessian diag(d) - v v' row by row, where the loss says so: cheaper to assemble."""
-        factors = getattr(self.loss, "hessian_factors", None)
+        factors = self.loss.hessian_factors(outputs, self.targets)
         if factors is None:
             return None
-        d, v = factors(outputs, self.targets)
+        d, v = factors
         return self.weights * d, self.sqrt_weights * v
 
     def hessian_root(self, outputs: Tensor) -> Tensor:
         """C (rows, n_targets, .) with C C' the second derivative of each row."""
-        own = getattr(self.loss, "hessian_root", None)
-        C = own(outputs, self.targets) if own else matrix_root(self.loss.hessian(outputs, self.targets), outputs)
-        return self.sqrt_weights[..., None] * C
+        return self.sqrt_weights[..., None] * self.loss.hessian_root(outputs, self.targets)
 
     def accuracy(self, outputs: Tensor) -> float | None:
-        """The weighted share of rows classified right; None where the loss does not classify."""
-        accuracy = getattr(self.loss, "accuracy", None)
-        if accuracy is None:
+        """Weighted share of rows classified correctly; None if the loss does not classify."""
+        if self.loss.accuracy(*self._one_row()) is None:
             return None
 
         def add(w: Tensor, X: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-            return w[:, 0] @ accuracy(X, C).to(w.dtype), w.sum()
+            correct = self.loss.accuracy(X, C)
+            assert correct is not None
+            return w[:, 0] @ correct.to(w.dtype), w.sum()
 
         right, every = self.over.sums(add, self.weights, outputs, self.targets)
         return float(right) / float(every)
-
-
-def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
-    """Roots C C' = H of every row's Hessian, from the map that applies it."""
-    units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
-    H = torch.stack([hessian(unit.expand_as(outputs).contiguous()) for unit in units], dim=2)
-    diagonal = H.diagonal(dim1=1, dim2=2)
-    if torch.equal(torch.diag_embed(diagonal), H):
-        return torch.diag_embed(diagonal.clamp(min=0).sqrt())
-    values, vectors = torch.linalg.eigh(H)
-    return vectors * values.clamp(min=0).sqrt()[:, None]

@@ -169,7 +169,7 @@ class BatchHead:
 
     def why_not(self, loss: Loss) -> str | None:
         """Why it cannot be used for this loss; None where it can."""
-        if not getattr(loss, "identity_hessian", False):
+        if not loss.is_least_squares:
             return None
         if (self.rtol, self.steps) != (None, None):
             return f"least squares is solved directly, without rtol or steps; leave them out of {self!r}"

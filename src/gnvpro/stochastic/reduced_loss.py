@@ -96,7 +96,7 @@ class ReducedLoss:
         self._processes = Processes.of(group)
         self._over = SampleSum(self._processes)
         self.loss = get_loss(loss)
-        default = 1e-10 if getattr(self.loss, "identity_hessian", False) else 1e-4
+        default = 1e-10 if self.loss.is_least_squares else 1e-4
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
         if batch_head is not None and not isinstance(batch_head, BatchHead):
             raise TypeError(f"batch_head must be an object such as gnvpro.BatchHead(proximal=0.1), got {batch_head!r}")
@@ -256,7 +256,7 @@ class ReducedLoss:
 
     def __repr__(self) -> str:
         return (
-            f"ReducedLoss({type(self._plain).__name__}, loss={type(self.loss).__name__}, head={self._head_name!r}, "
+            f"ReducedLoss({type(self._plain).__name__}, loss={self.loss.name}, head={self._head_name!r}, "
             f"head_penalty={self.head_penalty:g}, batch_head={self.batch_head!r})"
         )
 

@@ -248,7 +248,7 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
 def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
     """What decides the numbers of a run beside the samples and the model."""
     return {
-        "loss": problem.loss,
+        "loss": problem.loss.given,
         "theta_penalty": problem.penalty,
         "head_penalty": problem.head_penalty,
         "eliminator": problem.eliminator,
