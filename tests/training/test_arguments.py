@@ -348,9 +348,9 @@ def test_what_a_method_does_not_use_it_does_not_take(kind, foreign):
         kind(**{foreign: 3})
 
 
-def test_train_takes_at_most_twenty_arguments_and_says_what_each_is_when_left_out():
+def test_train_takes_at_most_twenty_arguments_beside_the_policy_and_says_what_each_is_when_left_out():
     parameters = inspect.signature(gnvpro.train).parameters
-    assert len(parameters) <= 20
+    assert len(parameters.keys() - {"policy"}) <= 20
     text = inspect.getdoc(gnvpro.train)
     described = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w|\Z|^\w)", text, flags=re.MULTILINE | re.DOTALL))
     for name, parameter in parameters.items():
