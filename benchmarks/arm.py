@@ -90,7 +90,7 @@ def ours(bench: Bench, seconds: float | None, seed: int, **settings: object) -> 
     model, begun, curve = bench.network(), time.process_time(), Curve([], [])
     spread = float(bench.held_out[1].double().var(0, unbiased=False).sum())
 
-    def note(record: gnvpro.Record) -> None:
+    def note(record: gnvpro.extend.Record) -> None:
         assert record.validation_loss is not None
         curve.seconds.append(time.process_time() - begun)
         curve.errors.append(math.sqrt(2 * record.validation_loss / spread))

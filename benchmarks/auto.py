@@ -47,10 +47,10 @@ class Problem:
     theta_penalty: float | gnvpro.Tikhonov
     head_penalty: float
     levels: int = 1
-    method: gnvpro.GNvpro = gnvpro.GNvpro()  # noqa: RUF009 - it is frozen
+    method: gnvpro.methods.GNvpro = gnvpro.methods.GNvpro()  # noqa: RUF009 - it is frozen
     validation: tuple[Tensor, Tensor] | None = None
 
-    def solved_by(self, solver: str) -> gnvpro.Method:
+    def solved_by(self, solver: str) -> gnvpro.extend.Method:
         """The method with this solver, with the sizes of Krylov spaces that the problem has."""
         from gnvpro.experiments.settings import Training
 
@@ -78,7 +78,7 @@ def of_paper(name: str, paper: bool = False) -> Callable[[int], Problem]:
         training = settings.methods["gnvpro"]
         model = initial(experiment, loaded.split.train[0].shape[1], training.depth, seed)
         method = training.method
-        assert isinstance(method, gnvpro.GNvpro)
+        assert isinstance(method, gnvpro.methods.GNvpro)
         return Problem(
             model,
             loaded.split.train,
@@ -155,14 +155,14 @@ class Curve:
 
 
 def watched(
-    problem: Problem, solver: str, enough: Callable[[list[gnvpro.Record], float], bool], **budget: float
-) -> tuple[list[gnvpro.Record], list[float]]:
+    problem: Problem, solver: str, enough: Callable[[list[gnvpro.extend.Record], float], bool], **budget: float
+) -> tuple[list[gnvpro.extend.Record], list[float]]:
     """The records of one run and the processor seconds at each, until they are enough."""
-    records: list[gnvpro.Record] = []
+    records: list[gnvpro.extend.Record] = []
     times: list[float] = []
     begun = time.process_time()
 
-    def keep(record: gnvpro.Record) -> None:
+    def keep(record: gnvpro.extend.Record) -> None:
         records.append(record)
         times.append(time.process_time() - begun)
         if enough(records, times[-1]):

@@ -6,10 +6,10 @@
     python -m benchmarks.classes digits --seconds 5           1347 images of 8 x 8 digits, MLP 64-32-10
     python -m benchmarks.classes spirals --seconds 20         20,000 points of the plane, two classes, logistic loss
 
-`auto` is `gnvpro.train(model, X, Y, loss=..., seconds=...)`, `all` the same without batches (`gnvpro.Auto(large=None)`),
-`adam-vpro` the method on batches alone; ADAM is a plain loop with a cosine that ends with the seconds, at several rates, its
-head eliminated over all samples at the end, which does not count in its seconds. Phi is the objective on the training
-samples. Seconds are the processor's, of one thread.
+`auto` is `gnvpro.train(model, X, Y, loss=..., seconds=...)`, `all` the same without batches
+(`gnvpro.solvers.Auto(large=None)`), `adam-vpro` the method on batches alone; ADAM is a plain loop with a cosine that ends
+with the seconds, at several rates, its head eliminated over all samples at the end, which does not count in its seconds.
+Phi is the objective on the training samples. Seconds are the processor's, of one thread.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ BENCHES: dict[str, Callable[[], Bench]] = {
 Row = tuple[float, float, float, float]  # seconds, Phi, loss and accuracy on what is held out
 
 
-def row_of(record: gnvpro.Record, seconds: float) -> Row:
+def row_of(record: gnvpro.extend.Record, seconds: float) -> Row:
     """What a record says."""
     return seconds, record.loss, record.validation_loss or math.nan, record.validation_accuracy or math.nan
 
@@ -88,7 +88,7 @@ def ours(bench: Bench, seconds: float | None, seed: int, **settings: object) -> 
     model, begun = bench.network(), time.process_time()
     rows: list[Row] = []
 
-    def note(record: gnvpro.Record) -> None:
+    def note(record: gnvpro.extend.Record) -> None:
         rows.append(row_of(record, time.process_time() - begun))
 
     result = gnvpro.train(
@@ -157,7 +157,7 @@ def main() -> None:
     bench = BENCHES[given.problem]()
     settings: dict[str, dict[str, object]] = {
         "auto": {},
-        "all": {"solver": gnvpro.Auto(large=None)},
+        "all": {"solver": gnvpro.solvers.Auto(large=None)},
         "adam-vpro": {"method": "adam-vpro"},
         "hybrid": {"solver": "hybrid"},
     }

@@ -240,7 +240,7 @@ def peak_memory() -> float:
 def inner_share(folder: Path | None, work: float) -> None:
     inputs, labels = synthetic_spectra(2957) if folder is None else indian_pines(folder)
     model = nn.Sequential(NeuralODE(200, 32, 16), nn.Linear(32, 16)).to(F64)
-    settings = {"loss": "multinomial", "theta_penalty": 1e-3, "head_penalty": 1e-3, "solver": gnvpro.Krylov(50)}
+    settings = {"loss": "multinomial", "theta_penalty": 1e-3, "head_penalty": 1e-3, "solver": gnvpro.solvers.Krylov(50)}
     result = gnvpro.train(model, inputs, labels, work=work, **settings)
     last = result.history[-1]
     print(

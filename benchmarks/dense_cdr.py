@@ -39,7 +39,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     control = "radius" if args.radius else "damping"
-    exact = gnvpro.Dense(step_control=control, geodesic=not args.straight, residual_term=args.full)
+    exact = gnvpro.solvers.Dense(step_control=control, geodesic=not args.straight, residual_term=args.full)
     for seed in args.seeds:
         train, _, test = load(args.path, seed if args.split is None else args.split, not args.raw)
         torch.manual_seed(seed)

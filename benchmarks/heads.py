@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnvpro import Multinomial, NewtonCG
 from gnvpro.head import newton_cg
 from gnvpro.head.newton import HeadObjective
+from gnvpro.heads import NewtonCG
+from gnvpro.losses import Multinomial
 from gnvpro.problem.misfit import Misfit
 
 KINDS = ("gauss-random", "gauss", "tanh-random", "tanh", "relu")

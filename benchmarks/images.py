@@ -6,8 +6,8 @@
     python -m benchmarks.images cifar10 --epochs 20 --out cifar-runs --plot cifar.png        a figure of what is there
 
     sgd, adam, adamw    all parameters in a plain loop, the penalties in the loss (adamw: the usual weight decay)
-    rotated             the same with gnvpro.RotatedAdam
-    vpro                gnvpro.ReducedLoss with gnvpro.RotatedAdam on theta: the head eliminated on each batch
+    rotated             the same with gnvpro.methods.RotatedAdam
+    vpro                gnvpro.ReducedLoss with gnvpro.methods.RotatedAdam on theta: the head eliminated on each batch
 
 Every run has a schedule that ends with it: one cycle (a rise over 0.3 of the run, then a cosine) or a cosine alone. After each
 epoch the accuracy of the model as it stands in the loop is read; after some, and at the end, also with the head
@@ -120,8 +120,8 @@ class Loop:
             "sgd": lambda: torch.optim.SGD(self.model.parameters(), setting.lr, momentum=0.9, nesterov=True),
             "adam": lambda: torch.optim.Adam(self.model.parameters(), setting.lr),
             "adamw": lambda: torch.optim.AdamW(self.model.parameters(), setting.lr),
-            "rotated": lambda: gnvpro.RotatedAdam(self.model.parameters(), setting.lr),
-            "vpro": lambda: gnvpro.RotatedAdam(self.theta, setting.lr),
+            "rotated": lambda: gnvpro.methods.RotatedAdam(self.model.parameters(), setting.lr),
+            "vpro": lambda: gnvpro.methods.RotatedAdam(self.theta, setting.lr),
         }
         self.optimizer = make[setting.method]()
         self.epoch, self.seconds, self.readings = 0, 0.0, []
@@ -160,7 +160,7 @@ class Loop:
         if eliminate and all(torch.isfinite(p).all() for p in model.parameters()):  # it may have diverged
             criterion = gnvpro.ReducedLoss(model, loss="multinomial", head_penalty=self.head_penalty)
             batches = list(zip(*(part.split(500) for part in train), strict=True))
-            reading["phi"] = criterion.refit(batches, gnvpro.NewtonCG())
+            reading["phi"] = criterion.refit(batches, gnvpro.heads.NewtonCG())
             reading["eliminated"] = accuracy(model, test)
         return reading
 

@@ -27,10 +27,10 @@ from gnvpro.data import dcr, ellipse, peaks
 from gnvpro.experiments.catalogue import EXPERIMENTS, ellipse_network, peaks_network
 
 RULES = {
-    "plain": gnvpro.Krylov(longer_steps=False),
-    "longer": gnvpro.Krylov(longer_steps=True),
-    "residual": gnvpro.Krylov(longer_steps=False, damped="residual"),
-    "both": gnvpro.Krylov(longer_steps=True, damped="residual"),
+    "plain": gnvpro.solvers.Krylov(longer_steps=False),
+    "longer": gnvpro.solvers.Krylov(longer_steps=True),
+    "residual": gnvpro.solvers.Krylov(longer_steps=False, damped="residual"),
+    "both": gnvpro.solvers.Krylov(longer_steps=True, damped="residual"),
 }
 BUDGETS = (100, 300, 600)
 
@@ -113,7 +113,7 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 }
 
 
-def reached(problem: Problem, solver: gnvpro.Krylov) -> list[float]:
+def reached(problem: Problem, solver: gnvpro.solvers.Krylov) -> list[float]:
     """The lowest Phi within each budget."""
     history = gnvpro.train(
         problem.model,

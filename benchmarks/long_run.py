@@ -29,7 +29,7 @@ def run(iterations: int, **options: Any) -> list[tuple[float, float]]:
     model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     marks: list[tuple[float, float]] = [(time.process_time(), held())]
 
-    def mark(record: gnvpro.Record) -> None:
+    def mark(record: gnvpro.extend.Record) -> None:
         if record.iteration and record.iteration % (iterations // PARTS) == 0:
             marks.append((time.process_time(), held()))
 
@@ -38,7 +38,7 @@ def run(iterations: int, **options: Any) -> list[tuple[float, float]]:
         x,
         torch.sin(3 * x),
         loss="least_squares",
-        method=gnvpro.Adam(lr=1e-4, batch_size=50),
+        method=gnvpro.methods.Adam(lr=1e-4, batch_size=50),
         work=1e9,
         iterations=iterations,
         listeners=mark,

@@ -4,7 +4,7 @@
 
 Each point is a process of its own: it makes random data, trains one iteration (one Krylov space, one trial, the gradient
 after it) and tells the peak of its resident memory and what that was before `train`, data included. A budget is
-`memory=` of `gnvpro.GNvpro`; "all kept" is one that is never reached; "again" is how often a sample was
+`memory=` of `gnvpro.methods.GNvpro`; "all kept" is one that is never reached; "again" is how often a sample was
 linearised once more because memory was short. Seconds are the processor's, of one thread.
 """
 
@@ -128,11 +128,13 @@ def measure(problem: Problem, samples: int, budget: float, rank: int) -> dict[st
     problem_module.WorkMeter = noted  # type: ignore[assignment, misc]
     settings = {"loss": problem.loss, "work": 1e6, "iterations": 1}
     # A first run on little data loads what torch loads at the first use: its seconds and bytes are no step's.
-    gnvpro.train(*problem.make(10), **settings, solver=gnvpro.Krylov(1, rtol=0.0))  # type: ignore[arg-type]
+    gnvpro.train(*problem.make(10), **settings, solver=gnvpro.solvers.Krylov(1, rtol=0.0))  # type: ignore[arg-type]
     torch.manual_seed(0)
     data = problem.make(samples)
     before, start = peak(), time.process_time()
-    result = gnvpro.train(*data, **settings, method=gnvpro.GNvpro(solver=gnvpro.Krylov(rank, rtol=0.0), memory=budget))  # type: ignore[arg-type]
+    result = gnvpro.train(
+        *data, **settings, method=gnvpro.methods.GNvpro(solver=gnvpro.solvers.Krylov(rank, rtol=0.0), memory=budget)
+    )  # type: ignore[arg-type]
     return {
         "before": before,
         "peak": peak(),

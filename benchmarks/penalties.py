@@ -63,7 +63,9 @@ def test_error(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tens
     with torch.no_grad():
         outputs = model(inputs)
         if loss == "logistic":
-            return f"log loss {float(gnvpro.Logistic().value(outputs, targets.reshape(-1, 1).double()).mean()):.4f}"
+            return (
+                f"log loss {float(gnvpro.losses.Logistic().value(outputs, targets.reshape(-1, 1).double()).mean()):.4f}"
+            )
         if loss == "multinomial":
             right = 100 * float((outputs.argmax(1) == targets).double().mean())
             return f"accuracy {right:.2f}, log loss {float(torch.nn.functional.cross_entropy(outputs, targets)):.4f}"

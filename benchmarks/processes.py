@@ -77,7 +77,7 @@ def timed(model: nn.Module, x: Tensor, y: Tensor, rank: int, iterations: int, pe
     """Iterations, and as much again with none, which is taken off."""
     taken = []
     for count in (0, iterations):
-        solver = gnvpro.Krylov(max_rank=rank, rtol=0.0)
+        solver = gnvpro.solvers.Krylov(max_rank=rank, rtol=0.0)
         with counted() as seen:
             begun = time.process_time()
             result = gnvpro.train(

@@ -130,7 +130,7 @@ def slimtik(model: nn.Sequential, code: Path) -> Callable[[Tensor, Tensor], None
     return move
 
 
-def ours(model: nn.Sequential, sets: Sets, method: gnvpro.Method | str, epochs: int) -> tuple[float, float]:
+def ours(model: nn.Sequential, sets: Sets, method: gnvpro.extend.Method | str, epochs: int) -> tuple[float, float]:
     """One call of train, an epoch counted as two work units."""
     begun = time.process_time()
     settings = {"theta_penalty": PENALTY, "head_penalty": PENALTY}
@@ -162,7 +162,7 @@ def main() -> None:
             show("gnvpro, default", "all", seed, ours(network(*sizes, seed), sets, "gnvpro", given.epochs))
         for batch in given.batches:
             for rate in given.lr or [None]:
-                method = gnvpro.AdamVPro(lr=rate, batch_size=batch)
+                method = gnvpro.methods.AdamVPro(lr=rate, batch_size=batch)
                 name = "adam-vpro" if rate is None else f"adam-vpro {rate:g}"
                 show(name, batch, seed, ours(network(*sizes, seed), sets, method, given.epochs))
             if given.ours:

@@ -166,8 +166,8 @@ def adam_vpro(bench: Bench, seed: int, epochs: float) -> Outcome:
     theta, head = bench.penalties
     start = time.process_time()
     result = gnvpro.train(
-        model, *bench.train, loss=bench.loss, method=gnvpro.AdamVPro(seed=seed), work=2 * epochs + 1, theta_penalty=theta,
-        head_penalty=head,
+        model, *bench.train, loss=bench.loss, method=gnvpro.methods.AdamVPro(seed=seed), work=2 * epochs + 1,
+        theta_penalty=theta, head_penalty=head,
     )  # fmt: skip
     spent = time.process_time() - start
     objective = result.history[-1].misfit + 0.5 * head * sum(

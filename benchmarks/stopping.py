@@ -201,7 +201,7 @@ class Ending:
     at: int | None = None
     status: Status | None = None
 
-    def ask(self, history: Sequence[gnvpro.Record]) -> None:
+    def ask(self, history: Sequence[gnvpro.extend.Record]) -> None:
         """Whether the last record is the end."""
         self.best = self.best.after(history[-1], Judge())
         if self.at is not None or history[-1].solver == "adam-vpro":  # on batches nothing is seen to settle
@@ -216,7 +216,7 @@ def table_rows(name: str, seed: int, rules: list[convergence.Settling], most_sec
     """One long run, and where each rule would have ended it."""
     endings = [Ending(rule) for rule in rules]
 
-    def enough(records: list[gnvpro.Record], spent: float) -> bool:
+    def enough(records: list[gnvpro.extend.Record], spent: float) -> bool:
         for ending in endings:
             ending.ask(records)
         ends = [records[ending.at].work for ending in endings if ending.at is not None]

@@ -73,8 +73,8 @@ def run(folder: Path, samples: int, how: str, loss: str, way: str, iterations: i
     model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, OUTPUTS)).double()
     memory = LITTLE if how == "in memory, little" else None
     ranks = {"krylov": 5, "least": 1}
-    krylov = gnvpro.GNvpro(solver=gnvpro.Krylov(max_rank=ranks.get(way, 1)), memory=memory)
-    ways = {"lbfgs-vpro": gnvpro.LBFGSvpro(memory=memory), "default": gnvpro.GNvpro(memory=memory)}
+    krylov = gnvpro.methods.GNvpro(solver=gnvpro.solvers.Krylov(max_rank=ranks.get(way, 1)), memory=memory)
+    ways = {"lbfgs-vpro": gnvpro.methods.LBFGSvpro(memory=memory), "default": gnvpro.methods.GNvpro(memory=memory)}
     method = ways.get(way, krylov)
     penalties = {"theta_penalty": 1e-4, "head_penalty": 1e-4}
     begun = time.process_time()

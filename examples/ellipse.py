@@ -37,7 +37,7 @@ torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)  # the arrays are small: a second thread costs more than it brings
 SEEDS = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 METHODS = {"gauss-newton": "Gauss-Newton", "gnvpro": "GNvpro"}
-SOLVERS = {"gauss-newton": gnvpro.Krylov(10, rtol=1e-3), "gnvpro": gnvpro.Auto(10, rtol=1e-3)}
+SOLVERS = {"gauss-newton": gnvpro.solvers.Krylov(10, rtol=1e-3), "gnvpro": gnvpro.solvers.Auto(10, rtol=1e-3)}
 
 
 # %% [markdown]
@@ -96,7 +96,7 @@ def compare(seed: int) -> tuple[tuple[Tensor, Tensor], dict[str, Run]]:
     return train, runs
 
 
-def work_until(history: gnvpro.History, accuracy: float) -> float:
+def work_until(history: gnvpro.extend.History, accuracy: float) -> float:
     """Work units after which the training accuracy stood at this level for the first time."""
     return next((record.work for record in history if record.accuracy >= accuracy), math.inf)
 

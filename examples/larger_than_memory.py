@@ -37,7 +37,7 @@ folder = tempfile.TemporaryDirectory()
 write_files(Path(folder.name))
 inputs, targets = (np.load(f"{folder.name}/{name}.npy", mmap_mode="r") for name in ("inputs", "targets"))
 options = {"loss": "least_squares", "theta_penalty": 1e-6, "head_penalty": 1e-6}
-options |= {"solver": gnvpro.Krylov(max_rank=5), "iterations": 4}
+options |= {"solver": gnvpro.solvers.Krylov(max_rank=5), "iterations": 4}
 
 # %% Arrays on disk: read in chunks, never held, never copied to another dtype
 from_files = gnvpro.train(network(), inputs, targets, **options)

@@ -43,7 +43,7 @@ class CGPath:
         """Products with A."""
         return len(self.points) - 1
 
-    def solve_within(self, radius: float) -> gnvpro.Step:
+    def solve_within(self, radius: float) -> gnvpro.extend.Step:
         """The end of the path, or where it leaves the ball."""
         x, Ax = self.points[0]
         for y, Ay in self.points[1:]:
@@ -53,9 +53,9 @@ class CGPath:
             x, Ax = y, Ay
         return self.step(x, Ax, damping=0.0)
 
-    def step(self, x: Tensor, Ax: Tensor, damping: float) -> gnvpro.Step:
+    def step(self, x: Tensor, Ax: Tensor, damping: float) -> gnvpro.extend.Step:
         """A step and what it promises; no damping where the radius does not bind."""
-        return gnvpro.Step(x, float(x.norm()), -float(self.gradient @ x + 0.5 * x @ Ax), damping)
+        return gnvpro.extend.Step(x, float(x.norm()), -float(self.gradient @ x + 0.5 * x @ Ax), damping)
 
 
 def until_the_boundary(x: Tensor, d: Tensor, radius: float) -> float:
@@ -91,7 +91,7 @@ def cg_path(gradient: Tensor, A: Callable[[Tensor], Tensor], steps: int, rtol: f
 
 # %%
 @dataclass(frozen=True)
-class SteihaugCG(gnvpro.ModelSolver):
+class SteihaugCG(gnvpro.extend.ModelSolver):
     """Truncated conjugate gradients."""
 
     max_steps: int = 20
@@ -112,7 +112,7 @@ x = torch.linspace(-1, 1, 100)[:, None]
 y = torch.sin(4 * x) * torch.exp(x)
 
 
-def train(solver: str | gnvpro.Solver) -> gnvpro.Result:
+def train(solver: str | gnvpro.extend.Solver) -> gnvpro.Result:
     torch.manual_seed(0)
     model = gnvpro.networks.MLP(1, [8, 8], n_outputs=1)
     return gnvpro.train(model, x, y, loss="least_squares", solver=solver, work=300)

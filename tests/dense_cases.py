@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gnvpro import Dense, Eliminator, Problem, Tikhonov
+from gnvpro import Problem, Tikhonov
+from gnvpro.extend import Eliminator
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton, NewtonKrylov
 from gnvpro.methods.protocol import Budget, Start
@@ -18,6 +19,7 @@ from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.solvers import Dense
 
 F64 = torch.float64
 

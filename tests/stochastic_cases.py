@@ -31,12 +31,12 @@ def misfit_of(loss: str, targets: Tensor) -> Misfit:
     return Misfit.mean(Multinomial(), one_hot(targets, 3))
 
 
-def exact(loss: object) -> gnvpro.BatchHead:
+def exact(loss: object) -> gnvpro.heads.BatchHead:
     """The head of a batch alone, to the last digits."""
     return (
-        gnvpro.BatchHead(proximal=0.0)
+        gnvpro.heads.BatchHead(proximal=0.0)
         if loss == "least_squares"
-        else gnvpro.BatchHead(proximal=0.0, rtol=1e-13, steps=100)
+        else gnvpro.heads.BatchHead(proximal=0.0, rtol=1e-13, steps=100)
     )
 
 

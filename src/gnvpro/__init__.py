@@ -4,108 +4,121 @@
 
 Variable projection trains theta alone, on the reduced objective Phi(W(theta), theta), with a Gauss-Newton-Krylov
 trust-region method; for least squares, logistic and multinomial regression, and any other convex loss.
+
+Methods are in `gnvpro.methods`, solvers of their steps in `gnvpro.solvers`, eliminators of the head in `gnvpro.heads`, and
+the protocols for methods, solvers, losses and listeners of your own in `gnvpro.extend`. Every name is imported at its first
+use, so that `import gnvpro` does not import torch.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from gnvpro import networks
-from gnvpro.extras import how_to_get
-from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
-from gnvpro.head.least_squares import LeastSquares
-from gnvpro.head.newton import Newton, NewtonKrylov
-from gnvpro.head.newton_cg import NewtonCG
-from gnvpro.linalg.operators import LinearOperator
-from gnvpro.methods.adam_vpro import AdamVPro
-from gnvpro.methods.auto import Auto
-from gnvpro.methods.gnvpro import GaussNewton, GNvpro
-from gnvpro.methods.lbfgs import LBFGSvpro
-from gnvpro.methods.protocol import Batches, Method, Running, Solver
-from gnvpro.methods.solvers import Dense, Hybrid, Krylov, ModelSolver
-from gnvpro.methods.stochastic import Adam, Nesterov
-from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import LocalModel, Step
-from gnvpro.minimize.trust_region import StepReport
-from gnvpro.objectives.problem import Problem
-from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
-from gnvpro.problem.penalties import Tikhonov, time_differences
-from gnvpro.stochastic.batch_head import BatchHead
-from gnvpro.stochastic.reduced_loss import ReducedLoss
-from gnvpro.stochastic.rotated_adam import RotatedAdam
-from gnvpro.training import listeners
-from gnvpro.training.checkpoint import Checkpoint
-from gnvpro.training.history import History, Record
-from gnvpro.training.inspection import Inspection, inspect
-from gnvpro.training.result import Result
-from gnvpro.training.scores import Metric
-from gnvpro.training.train import train
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gnvpro.sklearn.classifier import GNvproClassifier as GNvproClassifier
-    from gnvpro.sklearn.regressor import GNvproRegressor as GNvproRegressor
-
-try:
-    __version__ = version("gnvpro")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "unknown"
+    from gnvpro import extend, heads, losses, methods, networks, pde, solvers
+    from gnvpro.minimize.status import Status
+    from gnvpro.objectives.problem import Problem
+    from gnvpro.problem.penalties import Tikhonov, time_differences
+    from gnvpro.sklearn.classifier import GNvproClassifier
+    from gnvpro.sklearn.regressor import GNvproRegressor
+    from gnvpro.stochastic.reduced_loss import ReducedLoss
+    from gnvpro.training import listeners
+    from gnvpro.training.checkpoint import Checkpoint
+    from gnvpro.training.inspection import inspect
+    from gnvpro.training.result import Result
+    from gnvpro.training.scores import Metric
+    from gnvpro.training.train import train
 
 __all__ = [
-    "Adam",
-    "AdamVPro",
-    "Auto",
-    "BatchHead",
-    "Batches",
     "Checkpoint",
-    "Dense",
-    "Eliminator",
-    "GNvpro",
-    "GaussNewton",
-    "HalfSquaredError",
-    "HeadFit",
-    "History",
-    "Hybrid",
-    "Inspection",
-    "Krylov",
-    "LBFGSvpro",
-    "LeastSquares",
-    "LinearOperator",
-    "LocalModel",
-    "Logistic",
-    "Loss",
-    "Method",
+    "GNvproClassifier",
+    "GNvproRegressor",
     "Metric",
-    "ModelSolver",
-    "Multinomial",
-    "Nesterov",
-    "Newton",
-    "NewtonCG",
-    "NewtonKrylov",
     "Problem",
-    "Record",
     "ReducedLoss",
     "Result",
-    "RotatedAdam",
-    "Running",
-    "Solver",
     "Status",
-    "Step",
-    "StepReport",
     "Tikhonov",
-    "WarmStart",
+    "extend",
+    "heads",
     "inspect",
     "listeners",
+    "losses",
+    "methods",
     "networks",
+    "pde",
+    "solvers",
     "time_differences",
     "train",
 ]
 
+_HOMES = {  # of each function and class, and of the one module that does not lie in gnvpro itself
+    "Checkpoint": "gnvpro.training.checkpoint",
+    "GNvproClassifier": "gnvpro.sklearn",
+    "GNvproRegressor": "gnvpro.sklearn",
+    "Metric": "gnvpro.training.scores",
+    "Problem": "gnvpro.objectives.problem",
+    "ReducedLoss": "gnvpro.stochastic.reduced_loss",
+    "Result": "gnvpro.training.result",
+    "Status": "gnvpro.minimize.status",
+    "Tikhonov": "gnvpro.problem.penalties",
+    "inspect": "gnvpro.training.inspection",
+    "listeners": "gnvpro.training.listeners",
+    "time_differences": "gnvpro.problem.penalties",
+    "train": "gnvpro.training.train",
+}
 
-def __getattr__(name: str) -> Any:
-    """The scikit-learn estimators, imported when asked for: nothing else here needs scikit-learn."""
-    if name in ("GNvproClassifier", "GNvproRegressor"):
-        try:
-            from gnvpro import sklearn
-        except ImportError as error:
-            raise ImportError(f"{name} needs scikit-learn; {how_to_get('sklearn')}") from error
-        return getattr(sklearn, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use."""
+    if name == "__version__":
+        value: object = _version()
+    elif name in __all__:
+        value = _imported(name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_advice(name)}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__file__", "__name__", "__path__", "__version__"]
+
+
+def _imported(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOMES.get(name, f"{__name__}.{name}")
+    try:
+        module = import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name != "sklearn":
+            raise
+        from gnvpro.extras import how_to_get
+
+        raise ImportError(f"{name} needs scikit-learn; {how_to_get('sklearn')}") from error
+    return getattr(module, name, module)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("gnvpro")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
+
+
+def _advice(name: str) -> str:
+    """Where a class is if another public module has it; else the nearest public name."""
+    from importlib import import_module
+
+    if name.startswith("_"):
+        return ""
+    if name[0].isupper():  # modules are asked for in lower case, and must not import torch
+        for module in ("methods", "solvers", "heads", "losses", "extend", "networks"):
+            if name in import_module(f"{__name__}.{module}").__all__:
+                return f"; write: from gnvpro.{module} import {name}"
+    from gnvpro.arguments import suggestion
+
+    return f"; {suggestion(name, __all__)}"

@@ -38,7 +38,7 @@ def test_the_paper_has_six_experiments():
 
 def test_a_setting_that_no_method_has_is_an_error():
     with pytest.raises(TypeError, match="eliminater"):
-        EXPERIMENTS["cdr"].recommended.adjusted(eliminater=gnvpro.Newton())
+        EXPERIMENTS["cdr"].recommended.adjusted(eliminater=gnvpro.heads.Newton())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -49,7 +49,7 @@ def test_settings_are_known_and_the_papers_solver_is_krylov(name):
         for training in settings.methods.values():
             assert training.work >= running.LEAST_WORK * training.levels
     paper = running.adjusted(experiment, Order(name, paper=True))
-    assert type(paper.methods["gnvpro"].method.solver) is gnvpro.Krylov
+    assert type(paper.methods["gnvpro"].method.solver) is gnvpro.solvers.Krylov
 
 
 def test_the_least_budget_is_that_of_one_iteration():

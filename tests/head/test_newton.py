@@ -11,13 +11,15 @@ from torch.nn import functional as F
 
 from cases import Poisson, PseudoHuber
 from checks import F64, adjoint_gap, against_dense, relative
-from gnvpro import Logistic, Multinomial, Newton, NewtonKrylov, Status
+from gnvpro import Status
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.hessian import approximate_hessian, assemble_hessian, held_products
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import HeadObjective
+from gnvpro.heads import Newton, NewtonKrylov
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.linalg.symmetric_products import unique_products
+from gnvpro.losses import Logistic, Multinomial
 from gnvpro.problem.losses import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 

@@ -8,9 +8,10 @@ from torch.func import jacrev
 
 from cases import F64, Poisson
 from checks import adjoint_gap, against_dense, relative, taylor_order
-from gnvpro import HalfSquaredError, Logistic, Multinomial, Newton, NewtonKrylov
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.sensitivity import HeadSensitivity
+from gnvpro.heads import Newton, NewtonKrylov
+from gnvpro.losses import HalfSquaredError, Logistic, Multinomial
 from gnvpro.problem.misfit import Misfit
 
 

@@ -46,7 +46,7 @@ def test_it_trains_within_its_work_and_tells_the_validation() -> None:
 
 def test_it_classifies() -> None:
     x, y = samples(600, "multinomial")
-    result = gnvpro.train(network(), x, y, loss="multinomial", method=gnvpro.AdamVPro(batch_size=60), work=60)
+    result = gnvpro.train(network(), x, y, loss="multinomial", method=gnvpro.methods.AdamVPro(batch_size=60), work=60)
     assert (result.history[-1].accuracy or 0) > 0.9 > (result.history[0].accuracy or 1)
 
 
@@ -66,7 +66,7 @@ def test_the_last_epoch_is_cut_where_the_work_ends_and_the_rate_is_zero_there(
     monkeypatch.setattr(
         BatchSteps, "step", lambda self, batch, rate, share: (rates.append(rate), step(self, batch, rate, share))[1]
     )
-    method = gnvpro.AdamVPro(lr=0.1, batch_size=12)
+    method = gnvpro.methods.AdamVPro(lr=0.1, batch_size=12)
     result = gnvpro.train(network(), x, y, loss=loss, method=method, work=8.4)
     assert result.status is gnvpro.Status.WORK_SPENT
     assert len(rates) == 3 * 8 + 5  # 7.4 passes after the first elimination, of which a batch is a quarter
@@ -80,8 +80,12 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     """In unrotated coordinates the first move of ADAM has the gradient's sign, and as size the rate's share of the weights'."""
     x, y = samples(60, loss)
     problem = gnvpro.Problem(network(), x, y, loss=loss)
-    head = gnvpro.BatchHead(proximal=0.0) if loss == "least_squares" else gnvpro.BatchHead(proximal=0.0, rtol=1e-12)
-    method = gnvpro.AdamVPro(lr=1e-3, batch_size=60, batch_head=head, rotate=False)
+    head = (
+        gnvpro.heads.BatchHead(proximal=0.0)
+        if loss == "least_squares"
+        else gnvpro.heads.BatchHead(proximal=0.0, rtol=1e-12)
+    )
+    method = gnvpro.methods.AdamVPro(lr=1e-3, batch_size=60, batch_head=head, rotate=False)
     theta = problem.theta()
     running = method.begin(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
     (batch,) = random_batches(problem, 60, 0, 0)
@@ -113,7 +117,7 @@ def test_it_resumes_to_the_last_bit(
         pass
 
     def run(path: Path, stop: int | None, resume: bool) -> gnvpro.Result:
-        def listen(record: gnvpro.Record) -> None:
+        def listen(record: gnvpro.extend.Record) -> None:
             if record.iteration == stop:
                 raise Stop
 
@@ -134,7 +138,7 @@ def test_it_resumes_to_the_last_bit(
 def test_later_steps_do_not_write_into_a_state() -> None:
     x, y = samples(200, "multinomial")
     problem = gnvpro.Problem(network(), x, y, loss="multinomial")
-    method, budget = gnvpro.AdamVPro(lr=1e-2), Budget(problem.meter, 40.0)
+    method, budget = gnvpro.methods.AdamVPro(lr=1e-2), Budget(problem.meter, 40.0)
     running = method.begin(problem, Start(problem.theta()), budget, 0, None)
     running.iterate()
     state = running.state()
@@ -159,7 +163,7 @@ def test_weights_of_another_scale_are_trained_alike() -> None:
             for p, scale in ((first.weight, factor), (first.bias, factor), (second.weight, 1 / factor)):
                 p.mul_(scale)
         settings: dict[str, Any] = {"theta_penalty": 0.0, "head_penalty": 1e-3, "work": 20}
-        method = gnvpro.AdamVPro(rotate=False)
+        method = gnvpro.methods.AdamVPro(rotate=False)
         history = gnvpro.train(model, x, y, loss="multinomial", method=method, **settings).history
         losses.append(history.column("loss"))
     assert losses[0][-1] < 0.7 * losses[0][0]
@@ -176,7 +180,7 @@ def test_readings_on_the_way_see_a_part_and_the_last_one_all_samples(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = samples(2000, loss)
-    run: dict[str, Any] = {"loss": loss, "method": gnvpro.AdamVPro(lr=0.1)}
+    run: dict[str, Any] = {"loss": loss, "method": gnvpro.methods.AdamVPro(lr=0.1)}
     exact = gnvpro.train(network(), x, y, **run, work=1).history[0]
     monkeypatch.setattr(readings, "SEEN", 100)
     result = gnvpro.train(network(), x, y, **run, work=20)
@@ -193,7 +197,7 @@ def test_readings_on_the_way_see_a_part_and_the_last_one_all_samples(
 def test_a_rate_that_is_far_too_large_is_lowered() -> None:
     x, y = samples(600, "least_squares")
     result = gnvpro.train(
-        network(width=12), x, y, loss="least_squares", method=gnvpro.AdamVPro(lr=20.0, batch_size=60), work=100
+        network(width=12), x, y, loss="least_squares", method=gnvpro.methods.AdamVPro(lr=20.0, batch_size=60), work=100
     )
     assert result.history[-1].loss < 0.9 * result.history[0].loss
     assert 0 < (result.history[-1].learning_rate or 0) < 20
@@ -217,7 +221,7 @@ def test_batches_of_one_sample_train_too() -> None:
     x, y = samples(300, "least_squares")
     losses = {}
     for lr in (None, 0.15):
-        method = gnvpro.AdamVPro(lr=lr, batch_size=1)
+        method = gnvpro.methods.AdamVPro(lr=lr, batch_size=1)
         history = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=16).history
         losses[lr] = history[-1].loss / history[0].loss
     assert losses[None] < 0.1
@@ -235,7 +239,7 @@ def test_a_long_first_epoch_is_read_in_parts_and_every_sample_is_seen_once(monke
         "step",
         lambda self, batch, rate, share: (seen.append(batch.inputs), step(self, batch, rate, share))[1],
     )
-    method = gnvpro.AdamVPro(batch_size=20)
+    method = gnvpro.methods.AdamVPro(batch_size=20)
     work = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=6).history.column("work")
     first = 100 / 2000
     parts = [
@@ -252,7 +256,7 @@ def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.M
     problem = gnvpro.Problem(network(), x, y, loss="least_squares")
     meter = problem.meter
     budget = Budget(meter, math.inf, seconds=42.0, clock=lambda: meter.work)
-    running = gnvpro.AdamVPro(lr=1e-2).begin(problem, Start(problem.theta()), budget, 0, None)
+    running = gnvpro.methods.AdamVPro(lr=1e-2).begin(problem, Start(problem.theta()), budget, 0, None)
     rates: list[float] = []
     step = BatchSteps.step
     monkeypatch.setattr(
@@ -274,13 +278,13 @@ def test_settings_that_cannot_be_used_are_refused() -> None:
         ({"batch_size": 0}, "batch_size must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            gnvpro.AdamVPro(**settings)
+            gnvpro.methods.AdamVPro(**settings)
     with pytest.raises(TypeError, match=r"gnvpro\.BatchHead"):
-        gnvpro.AdamVPro(batch_head=0.1)  # type: ignore[arg-type]
+        gnvpro.methods.AdamVPro(batch_head=0.1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="rotate must be True or False"):
-        gnvpro.AdamVPro(rotate=1)  # type: ignore[arg-type]
+        gnvpro.methods.AdamVPro(rotate=1)  # type: ignore[arg-type]
     x, y = samples(40, "least_squares")
-    newton = gnvpro.AdamVPro(batch_head=gnvpro.BatchHead(steps=3))
+    newton = gnvpro.methods.AdamVPro(batch_head=gnvpro.heads.BatchHead(steps=3))
     with pytest.raises(ValueError, match="solved directly"):
         gnvpro.train(network(), x, y, loss="least_squares", method=newton)
     with pytest.raises(ValueError, match="makes its steps itself"):

@@ -30,12 +30,12 @@ LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2].sin()).long() + (INPUTS.squ
 REAL = torch.sin(INPUTS.sum(1, keepdim=True)) * INPUTS[:, :2]
 
 
-def trained(loss: str = "multinomial", solver: gnvpro.Auto | None = None, **more: Any) -> gnvpro.Result:
+def trained(loss: str = "multinomial", solver: gnvpro.solvers.Auto | None = None, **more: Any) -> gnvpro.Result:
     torch.manual_seed(3)
     classify = loss == "multinomial"
     model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
     settings = {"loss": loss, "head_penalty": 1e-4, "theta_penalty": 1e-4, **more}
-    method = settings.pop("method", gnvpro.GNvpro(solver=solver or gnvpro.Auto()))
+    method = settings.pop("method", gnvpro.methods.GNvpro(solver=solver or gnvpro.solvers.Auto()))
     return gnvpro.train(model, INPUTS, LABELS if classify else REAL, method=method, **settings)
 
 
@@ -86,7 +86,7 @@ def test_begins_with_cheap_steps_and_takes_exact_ones(loss: str, budget: dict[st
 @pytest.mark.usefixtures("raced")
 def test_gives_its_settings_to_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnvpro.methods.race.LEAST_WINDOW", 2)
-    solver = gnvpro.Auto(max_rank=2, rtol=0.0, dense=gnvpro.Dense(step_control="damping"))
+    solver = gnvpro.solvers.Auto(max_rank=2, rtol=0.0, dense=gnvpro.solvers.Dense(step_control="damping"))
     history = trained(solver=solver, iterations=30).history[1:]
     assert {r.rank for r in history if r.solver == "krylov"} == {2}
     exact = [r for r in history if r.solver == "dense"]
@@ -109,20 +109,20 @@ def test_stays_within_the_budget(loss: str, work: float) -> None:
 
 @pytest.mark.usefixtures("raced")
 def test_later_batches_begin_with_exact_steps_and_levels_with_cheap_ones() -> None:
-    method = gnvpro.GNvpro(batches=gnvpro.Batches(len(INPUTS) // 2, iterations=3))
+    method = gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(len(INPUTS) // 2, iterations=3))
     history = trained("least_squares", work=100, method=method).history
     for batch, expected in (((0, 0), "hybrid"), ((0, 1), "dense"), ((1, 0), "dense")):
         assert next(r.solver for r in history if (r.sweep, r.batch) == batch and r.solver) == expected
-    history = trained("least_squares", work=[60, 60], method=gnvpro.GNvpro(levels=2)).history
+    history = trained("least_squares", work=[60, 60], method=gnvpro.methods.GNvpro(levels=2)).history
     for level in (0, 1):
         assert next(r.solver for r in history if r.level == level and r.solver) == "hybrid"
 
 
 def test_the_hybrid_where_exact_steps_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = gnvpro.GNvpro(solver=gnvpro.Auto(max_rank=10), memory=1e5)
+    method = gnvpro.methods.GNvpro(solver=gnvpro.solvers.Auto(max_rank=10), memory=1e5)
     assert kinds(trained(work=60, method=method).history) == ["hybrid"]
     monkeypatch.setattr("gnvpro.methods.auto.MAX_EXACT_FLOPS", 1e5)
-    assert kinds(trained(solver=gnvpro.Auto(max_rank=10), work=60).history) == ["hybrid"]
+    assert kinds(trained(solver=gnvpro.solvers.Auto(max_rank=10), work=60).history) == ["hybrid"]
 
 
 @pytest.mark.usefixtures("raced")
@@ -130,7 +130,7 @@ def test_the_hybrid_where_exact_steps_cannot_be_had(monkeypatch: pytest.MonkeyPa
 def test_by_counts_two_runs_are_the_same_and_the_clock_is_not_looked_at(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = gnvpro.Auto(reproducible=True)
+    solver = gnvpro.solvers.Auto(reproducible=True)
     first = trained(loss, solver, iterations=25).history
     monkeypatch.setattr(costing.time, "process_time", lambda: pytest.fail("the clock was looked at"))
     assert trained(loss, solver, iterations=25).history.column("loss") == first.column("loss")
@@ -143,7 +143,9 @@ def raced_to_exact_steps(loss: str) -> Race:
     classify = loss == "multinomial"
     model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
     problem = gnvpro.Problem(model, INPUTS, LABELS if classify else REAL, loss=loss)
-    running = gnvpro.Auto().begin(problem, Start(problem.theta()), Budget(WorkMeter(len(INPUTS)), math.inf), None)
+    running = gnvpro.solvers.Auto().begin(
+        problem, Start(problem.theta()), Budget(WorkMeter(len(INPUTS)), math.inf), None
+    )
     assert isinstance(running, Race)
     while running.name == "cheap":
         assert running.iterate()
@@ -173,7 +175,7 @@ def test_the_first_damping_of_exact_steps_falls_with_the_root_of_the_objective()
 def test_what_the_clock_decided_is_taken_up_again() -> None:
     running = raced_to_exact_steps("least_squares")
     problem, budget, state = running.point.problem, running.budget, running.state()
-    again = gnvpro.Auto().begin(problem, Start(problem.theta()), budget, state)
+    again = gnvpro.solvers.Auto().begin(problem, Start(problem.theta()), budget, state)
     assert isinstance(again, Race)
     assert (again.name, again.trail, again.patience) == (running.name, running.trail, running.patience)
     assert again.costs.spent() >= running.trail[-1][0]
@@ -272,9 +274,9 @@ def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
         loss="least_squares",
     )
     budget = Budget(problem.meter, math.inf)
-    assert Costs(gnvpro.Dense(), False, problem, budget).kind == "seconds"
+    assert Costs(gnvpro.solvers.Dense(), False, problem, budget).kind == "seconds"
     monkeypatch.setattr(problem.processes, "alone", False)
-    assert Costs(gnvpro.Dense(), False, problem, budget).kind == "counts"
+    assert Costs(gnvpro.solvers.Dense(), False, problem, budget).kind == "counts"
 
 
 @pytest.mark.parametrize("kind", ["seconds", "counts", "work"])
@@ -289,14 +291,14 @@ def test_the_matrix_is_of_a_part_where_seconds_count_and_squaring_takes_most_of_
         loss="least_squares",
     )
     budget = Budget(problem.meter, math.inf, work_is_scarce=kind == "work")
-    costs = Costs(gnvpro.Dense(), kind == "counts", problem, budget)
+    costs = Costs(gnvpro.solvers.Dense(), kind == "counts", problem, budget)
     costs.__dict__["seconds_per_flop"] = per_flop
-    dense = costs.thrifty(gnvpro.Dense(), 1e-3)
+    dense = costs.thrifty(gnvpro.solvers.Dense(), 1e-3)
     if kind == "seconds" and per_flop == 1e-6 and n == 5000:
         assert dense.samples == 3 * 120  # rows of one target for 120 directions
-        assert costs.of_exact_step(1e-3) < 0.2 * Costs(gnvpro.Dense(), False, problem, budget).flops * per_flop
+        assert costs.of_exact_step(1e-3) < 0.2 * Costs(gnvpro.solvers.Dense(), False, problem, budget).flops * per_flop
     else:
-        assert dense == costs.dense == gnvpro.Dense()
+        assert dense == costs.dense == gnvpro.solvers.Dense()
 
 
 def test_batches_last_as_long_as_the_matrix_of_a_part_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +309,7 @@ def test_batches_last_as_long_as_the_matrix_of_a_part_asks_for(monkeypatch: pyte
         model, torch.rand(5000, 3, dtype=F64), torch.rand(5000, 1, dtype=F64), loss="least_squares"
     )
     budget = Budget(problem.meter, math.inf, seconds=1000.0, clock=lambda: 0.0)
-    assert 200 < gnvpro.Auto()._part_for_batches(problem, budget).seconds < 2000 / 3
+    assert 200 < gnvpro.solvers.Auto()._part_for_batches(problem, budget).seconds < 2000 / 3
 
 
 def test_what_the_clock_said_on_parts_is_resumed(monkeypatch, tmp_path) -> None:

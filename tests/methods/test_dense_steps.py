@@ -30,7 +30,7 @@ def fit(**options: object) -> gnvpro.Result:
     ids=str,
 )
 def test_every_variant_reduces_the_loss_within_its_budget(settings: dict[str, object]) -> None:
-    result = fit(solver=gnvpro.Dense(**settings))  # type: ignore[arg-type]
+    result = fit(solver=gnvpro.solvers.Dense(**settings))  # type: ignore[arg-type]
     history = result.history
     assert {record.solver for record in history[1:]} == {"dense"}
     assert all((record.radius is None) == ("step_control" not in settings) for record in history[1:])
@@ -59,14 +59,16 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 @pytest.mark.parametrize("batch_size", [None, 25])
 @pytest.mark.parametrize("control", ["damping", "radius"])
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, control: str, batch_size: int | None) -> None:
-    batches = batch_size and gnvpro.Batches(batch_size)
-    options: dict[str, object] = {"method": gnvpro.GNvpro(solver=gnvpro.Dense(step_control=control), batches=batches)}
+    batches = batch_size and gnvpro.methods.Batches(batch_size)
+    options: dict[str, object] = {
+        "method": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Dense(step_control=control), batches=batches)
+    }
     whole = fit(**options).history
     options |= {"checkpoint": gnvpro.Checkpoint(tmp_path / "run", every=1), "resume": True}
 
     heard: set[int] = set()
 
-    def interrupt(record: gnvpro.Record) -> None:
+    def interrupt(record: gnvpro.extend.Record) -> None:
         if record.iteration % 6 == 3 and record.iteration not in heard:
             heard.add(record.iteration)
             raise KeyboardInterrupt
@@ -102,7 +104,9 @@ def test_dense_is_refused_where_it_cannot_work() -> None:
     with pytest.raises(ValueError, match="is for method='gnvpro'"):
         gnvpro.train(model, inputs, targets, loss="least_squares", solver="dense", method="gauss-newton")
     with pytest.raises(ValueError, match="do not fit"):
-        gnvpro.train(model, inputs, targets, loss="least_squares", method=gnvpro.GNvpro(solver="dense", memory=1e3))
+        gnvpro.train(
+            model, inputs, targets, loss="least_squares", method=gnvpro.methods.GNvpro(solver="dense", memory=1e3)
+        )
 
 
 def test_float32_networks_train() -> None:
@@ -127,7 +131,7 @@ def test_geodesic_probes_are_made_for_least_squares_only_unless_asked_for(loss: 
     labels = (inputs.sum(1) > 0).to(F64)
     for switch, extra in ((None, probes), (True, 1), (False, 0)):
         history = gnvpro.train(
-            mlp(1), inputs, labels, loss=loss, solver=gnvpro.Dense(geodesic=switch), iterations=1
+            mlp(1), inputs, labels, loss=loss, solver=gnvpro.solvers.Dense(geodesic=switch), iterations=1
         ).history
         matrix = 1 if loss == "least_squares" else 4  # Kaufman's, and the full one
         assert history[1].work == 1 + matrix + 1 + extra + matrix * history[1].accepted
@@ -135,9 +139,9 @@ def test_geodesic_probes_are_made_for_least_squares_only_unless_asked_for(loss: 
 
 def test_auto_takes_exact_steps_where_they_can_be_had() -> None:
     case = CASES["neural ode"]
-    assert gnvpro.Auto().takes_exact_steps(problem_of(case))
-    assert not gnvpro.Auto().takes_exact_steps(problem_of(case, memory=10.0))
+    assert gnvpro.solvers.Auto().takes_exact_steps(problem_of(case))
+    assert not gnvpro.solvers.Auto().takes_exact_steps(problem_of(case, memory=10.0))
     inexact = CASES["inexact elimination"]
-    assert not gnvpro.Auto().takes_exact_steps(problem_of(inexact))
-    exact = problem_of(inexact).with_eliminator(gnvpro.Newton())
-    assert gnvpro.Auto().takes_exact_steps(exact)
+    assert not gnvpro.solvers.Auto().takes_exact_steps(problem_of(inexact))
+    exact = problem_of(inexact).with_eliminator(gnvpro.heads.Newton())
+    assert gnvpro.solvers.Auto().takes_exact_steps(exact)

@@ -52,7 +52,7 @@ def test_rounding_errors_do_not_decide_the_search() -> None:
     found = []
     for memory in (1e12, 1e5):
         model, x, y = waves()
-        method = gnvpro.LBFGSvpro(memory=memory)
+        method = gnvpro.methods.LBFGSvpro(memory=memory)
         result = gnvpro.train(
             model, x, y, loss="least_squares", method=method, iterations=3, theta_penalty=1e-4, head_penalty=1e-4
         )

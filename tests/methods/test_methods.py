@@ -15,14 +15,14 @@ from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.problem.losses import HalfSquaredError, Multinomial, one_hot
 
-KRYLOV = gnvpro.Krylov(max_rank=4)
+KRYLOV = gnvpro.solvers.Krylov(max_rank=4)
 METHODS = {
-    "gnvpro": gnvpro.GNvpro(solver=KRYLOV),
-    "gauss-newton": gnvpro.GaussNewton(solver=KRYLOV),
-    "lbfgs-vpro": gnvpro.LBFGSvpro(),
-    "adam-vpro": gnvpro.AdamVPro(),
-    "adam": gnvpro.Adam(),
-    "nesterov": gnvpro.Nesterov(),
+    "gnvpro": gnvpro.methods.GNvpro(solver=KRYLOV),
+    "gauss-newton": gnvpro.methods.GaussNewton(solver=KRYLOV),
+    "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
+    "adam-vpro": gnvpro.methods.AdamVPro(),
+    "adam": gnvpro.methods.Adam(),
+    "nesterov": gnvpro.methods.Nesterov(),
 }
 
 
@@ -41,7 +41,7 @@ def train(model, inputs, targets, **arguments):
         "loss": "least_squares",
         "theta_penalty": 0.0,
         "head_penalty": 0.0,
-        "method": gnvpro.GNvpro(solver="krylov"),
+        "method": gnvpro.methods.GNvpro(solver="krylov"),
     }
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
@@ -50,12 +50,12 @@ def train(model, inputs, targets, **arguments):
 @pytest.mark.parametrize(
     ("method", "work", "reduction"),
     [
-        (gnvpro.GNvpro(solver="krylov"), 2000, 1e-12),
-        (gnvpro.GaussNewton(), 2000, 1e-12),
-        (gnvpro.LBFGSvpro(), 1000, 1e-8),
-        (gnvpro.AdamVPro(batch_size=10), 800, 0.1),
-        (gnvpro.Adam(lr=0.02, batch_size=10), 800, 0.1),
-        (gnvpro.Nesterov(lr=0.05, batch_size=10), 800, 0.1),
+        (gnvpro.methods.GNvpro(solver="krylov"), 2000, 1e-12),
+        (gnvpro.methods.GaussNewton(), 2000, 1e-12),
+        (gnvpro.methods.LBFGSvpro(), 1000, 1e-8),
+        (gnvpro.methods.AdamVPro(batch_size=10), 800, 0.1),
+        (gnvpro.methods.Adam(lr=0.02, batch_size=10), 800, 0.1),
+        (gnvpro.methods.Nesterov(lr=0.05, batch_size=10), 800, 0.1),
     ],
     ids=list(METHODS),
 )
@@ -95,9 +95,9 @@ def test_the_budget_is_kept(method, budget):
 
 
 def test_trust_region_methods_count_two_passes_a_krylov_vector_and_one_a_trial_and_gradient():
-    for kind in (gnvpro.GNvpro, gnvpro.GaussNewton):
+    for kind in (gnvpro.methods.GNvpro, gnvpro.methods.GaussNewton):
         model, inputs, targets = teacher_problem()
-        method = kind(solver=gnvpro.Krylov(max_rank=3, rtol=0.0))
+        method = kind(solver=gnvpro.solvers.Krylov(max_rank=3, rtol=0.0))
         history = train(model, inputs, targets, method=method, work=150).history
         assert history[0].work == 2  # the forward pass of the start, and its gradient
         kept = False  # whether the next trial finds a factorisation
@@ -108,7 +108,7 @@ def test_trust_region_methods_count_two_passes_a_krylov_vector_and_one_a_trial_a
 
 
 def test_stochastic_methods_count_two_passes_an_epoch_and_one_for_the_first_elimination():
-    for kind in (gnvpro.Adam, gnvpro.Nesterov):
+    for kind in (gnvpro.methods.Adam, gnvpro.methods.Nesterov):
         model, inputs, targets = teacher_problem()
         work = train(model, inputs, targets, method=kind(batch_size=7), work=9).history.column("work")
         assert work == [1, 3, 5, 7, 9]
@@ -135,7 +135,7 @@ def test_a_line_search_is_cut_short_by_the_budget_and_keeps_its_best_point():
     assert result.history[-1].loss <= result.history[cut - 1].loss
 
 
-@pytest.mark.parametrize("kind", [gnvpro.Adam, gnvpro.Nesterov])
+@pytest.mark.parametrize("kind", [gnvpro.methods.Adam, gnvpro.methods.Nesterov])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_stochastic_methods_agree_with_a_plain_torch_loop(kind, dtype, loss):
@@ -150,7 +150,7 @@ def test_stochastic_methods_agree_with_a_plain_torch_loop(kind, dtype, loss):
     plain.load_state_dict(model.state_dict())
     optimizer = (
         torch.optim.Adam(plain.parameters(), lr=0.01)
-        if kind is gnvpro.Adam
+        if kind is gnvpro.methods.Adam
         else torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9, nesterov=True)
     )
     problem = gnvpro.Problem(model, inputs, targets, loss=loss, theta_penalty=0.0, head_penalty=0.0)
@@ -182,7 +182,7 @@ def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
     for name, parameter in reference.named_parameters():
         phi = phi + 0.5 * (0.2 if name.startswith("2.") else 0.3) * parameter.square().sum()
     phi.backward()
-    train(model, inputs, targets, method=gnvpro.Nesterov(lr=1e-3, batch_size=40), work=3, **arguments)
+    train(model, inputs, targets, method=gnvpro.methods.Nesterov(lr=1e-3, batch_size=40), work=3, **arguments)
     for name, parameter in reference.named_parameters():
         moved = model.state_dict()[name] - before[name]
         # Nesterov's first step is (1 + momentum) times the gradient
@@ -191,7 +191,7 @@ def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
 
 def test_a_learning_rate_that_diverges_keeps_the_last_finite_model():
     model, inputs, targets = teacher_problem()
-    result = train(model, inputs, 1e3 * targets, method=gnvpro.Nesterov(lr=1e300), work=50)
+    result = train(model, inputs, 1e3 * targets, method=gnvpro.methods.Nesterov(lr=1e300), work=50)
     assert result.status is gnvpro.Status.NOT_FINITE
     assert torch.isfinite(model(inputs)).all()
 
@@ -200,6 +200,8 @@ def test_another_seed_gives_another_order_and_the_same_seed_the_same_numbers():
     losses = []
     for seed in (0, 0, 1):
         model, inputs, targets = teacher_problem()
-        losses.append(train(model, inputs, targets, method=gnvpro.Adam(seed=seed), work=21).history.column("loss"))
+        losses.append(
+            train(model, inputs, targets, method=gnvpro.methods.Adam(seed=seed), work=21).history.column("loss")
+        )
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]

@@ -65,19 +65,19 @@ class OwnSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent(gnvpro.Method):
+class Descent(gnvpro.extend.Method):
     """A method of one's own."""
 
     length: float = 1.0
-    batches: gnvpro.Batches | None = None
+    batches: gnvpro.methods.Batches | None = None
     name: ClassVar[str] = "descent"
 
-    def parts(self) -> gnvpro.Batches | None:
+    def parts(self) -> gnvpro.methods.Batches | None:
         return self.batches
 
     def begin(
         self, problem: gnvpro.Problem, start: Start, budget: Budget, seed: int, state: State | None
-    ) -> gnvpro.Running:
+    ) -> gnvpro.extend.Running:
         steps = OwnSteps(first_point(problem, start, state), self.length)
         if state is not None:
             steps.length = state["length"]
@@ -95,29 +95,35 @@ class Shaken:
     calls: ClassVar[list[int]] = []
 
     def why_not(self, loss: Loss) -> str | None:
-        return "it is for classes; use gnvpro.LeastSquares()" if isinstance(loss, gnvpro.HalfSquaredError) else None
+        return (
+            "it is for classes; use gnvpro.heads.LeastSquares()"
+            if isinstance(loss, gnvpro.losses.HalfSquaredError)
+            else None
+        )
 
-    def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: gnvpro.WarmStart | None) -> gnvpro.HeadFit:
+    def fit(
+        self, Z: Tensor, misfit: Misfit, head_penalty: float, start: gnvpro.extend.WarmStart | None
+    ) -> gnvpro.extend.HeadFit:
         self.calls.append(len(Z))
         return self.inner.fit(Z, misfit, head_penalty, start)
 
 
-OWN: dict[str, tuple[gnvpro.Method, str, str]] = {
-    "solver": (gnvpro.GNvpro(solver=SteihaugCG(max_steps=6)), "least_squares", "steihaug-cg"),
-    "solver, classes": (gnvpro.GNvpro(solver=SteihaugCG(max_steps=6)), "multinomial", "steihaug-cg"),
+OWN: dict[str, tuple[gnvpro.extend.Method, str, str]] = {
+    "solver": (gnvpro.methods.GNvpro(solver=SteihaugCG(max_steps=6)), "least_squares", "steihaug-cg"),
+    "solver, classes": (gnvpro.methods.GNvpro(solver=SteihaugCG(max_steps=6)), "multinomial", "steihaug-cg"),
     "solver in batches": (
-        gnvpro.GNvpro(solver=SteihaugCG(max_steps=6), batches=gnvpro.Batches(60, iterations=2)),
+        gnvpro.methods.GNvpro(solver=SteihaugCG(max_steps=6), batches=gnvpro.methods.Batches(60, iterations=2)),
         "least_squares",
         "steihaug-cg",
     ),
     "method": (Descent(length=0.5), "least_squares", "descent"),
-    "method in batches": (Descent(batches=gnvpro.Batches(40)), "multinomial", "descent"),
-    "eliminator": (gnvpro.GNvpro(solver="krylov", eliminator=Shaken()), "multinomial", "krylov"),
-    "eliminator, exact steps": (gnvpro.GNvpro(solver="dense", eliminator=Shaken()), "multinomial", "dense"),
+    "method in batches": (Descent(batches=gnvpro.methods.Batches(40)), "multinomial", "descent"),
+    "eliminator": (gnvpro.methods.GNvpro(solver="krylov", eliminator=Shaken()), "multinomial", "krylov"),
+    "eliminator, exact steps": (gnvpro.methods.GNvpro(solver="dense", eliminator=Shaken()), "multinomial", "dense"),
 }
 
 
-def run(method: gnvpro.Method, loss: str, **more: Any) -> gnvpro.Result:
+def run(method: gnvpro.extend.Method, loss: str, **more: Any) -> gnvpro.Result:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double()
     targets = LABELS if loss == "multinomial" else REAL
@@ -140,7 +146,7 @@ def test_what_is_ones_own_trains_shows_in_the_history_and_resumes_to_the_same_bi
     assert last >= 3
     for stop in sorted({1, last // 2, last - 1}):
 
-        def interrupt(record: gnvpro.Record, stop: int = stop) -> None:
+        def interrupt(record: gnvpro.extend.Record, stop: int = stop) -> None:
             if record.iteration == stop:
                 raise KeyboardInterrupt
 
@@ -155,13 +161,13 @@ def test_what_is_ones_own_trains_shows_in_the_history_and_resumes_to_the_same_bi
 
 def test_a_model_is_built_again_with_the_passes_that_were_left_when_it_was_built(tmp_path: Path) -> None:
     """The budget is nearly spent, so that what is left decides on the model, and the trial after it is rejected."""
-    method = gnvpro.GNvpro(solver=Greedy())
+    method = gnvpro.methods.GNvpro(solver=Greedy())
     expected = run(method, "least_squares")
     rejected = [r.iteration for r in expected.history if not r.accepted]
     assert rejected
     for stop in rejected:
 
-        def interrupt(record: gnvpro.Record, stop: int = stop) -> None:
+        def interrupt(record: gnvpro.extend.Record, stop: int = stop) -> None:
             if record.iteration == stop:
                 raise KeyboardInterrupt
 
@@ -171,7 +177,7 @@ def test_a_model_is_built_again_with_the_passes_that_were_left_when_it_was_built
 
 
 @dataclass(frozen=True)
-class Greedy(gnvpro.ModelSolver):
+class Greedy(gnvpro.extend.ModelSolver):
     """Its models depend on the passes that are left, and promise too much, so that trials are rejected."""
 
     name: ClassVar[str] = "greedy"
@@ -183,12 +189,12 @@ class Greedy(gnvpro.ModelSolver):
 
 def test_an_own_eliminator_says_which_losses_it_is_for_and_is_used() -> None:
     Shaken.calls.clear()
-    run(gnvpro.GNvpro(solver="krylov", eliminator=Shaken()), "multinomial")
+    run(gnvpro.methods.GNvpro(solver="krylov", eliminator=Shaken()), "multinomial")
     assert set(Shaken.calls) == {120}
     with pytest.raises(
         ValueError, match=r"^eliminator=Shaken\(.* cannot be used: it is for classes; use gnvpro\.Least"
     ):
-        run(gnvpro.GNvpro(eliminator=Shaken()), "least_squares")
+        run(gnvpro.methods.GNvpro(eliminator=Shaken()), "least_squares")
 
 
 def test_an_own_solver_may_refuse_a_problem_before_any_work() -> None:
@@ -197,7 +203,7 @@ def test_an_own_solver_may_refuse_a_problem_before_any_work() -> None:
             return "it wants a thousand samples" if problem.inputs.shape[0] < 1000 else None
 
     with pytest.raises(ValueError, match="solver='steihaug-cg' cannot be used: it wants a thousand samples"):
-        run(gnvpro.GNvpro(solver=Picky()), "least_squares")
+        run(gnvpro.methods.GNvpro(solver=Picky()), "least_squares")
 
 
 def test_the_documented_path_of_conjugate_gradients_is_steihaugs() -> None:
@@ -218,10 +224,10 @@ def test_the_documented_path_of_conjugate_gradients_is_steihaugs() -> None:
 class Counts:
     """A listener of one's own."""
 
-    def begin(self, history: gnvpro.History, budget: float) -> None:
+    def begin(self, history: gnvpro.extend.History, budget: float) -> None:
         self.before, self.heard = len(history), 0
 
-    def record(self, record: gnvpro.Record) -> None:
+    def record(self, record: gnvpro.extend.Record) -> None:
         self.heard += 1
 
     def end(self, status: gnvpro.Status) -> None:
@@ -229,11 +235,11 @@ class Counts:
 
 
 def test_an_own_listener_hears_a_run_and_its_resumption(tmp_path: Path) -> None:
-    def interrupt(record: gnvpro.Record) -> None:
+    def interrupt(record: gnvpro.extend.Record) -> None:
         if record.iteration == 2:
             raise KeyboardInterrupt
 
-    method, first, second = gnvpro.GNvpro(solver=SteihaugCG()), Counts(), Counts()
+    method, first, second = gnvpro.methods.GNvpro(solver=SteihaugCG()), Counts(), Counts()
     with pytest.raises(KeyboardInterrupt):
         run(method, "least_squares", checkpoint=tmp_path / "run", listeners=[first, interrupt])
     result = run(method, "least_squares", checkpoint=tmp_path / "run", resume=True, listeners=second)

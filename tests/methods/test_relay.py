@@ -19,7 +19,7 @@ from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
 from stochastic_cases import network, samples
 
-LARGE = gnvpro.Auto(large=300)
+LARGE = gnvpro.solvers.Auto(large=300)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(loss: str = "least_squares", solver: Any = LARGE, n: int = 400, **settings: Any) -> gnvpro.Result:
     x, y = samples(n, loss)
-    method = settings.pop("method", gnvpro.GNvpro(solver=solver))
+    method = settings.pop("method", gnvpro.methods.GNvpro(solver=solver))
     return gnvpro.train(network(), x, y, loss=loss, method=method, **settings)
 
 
@@ -137,14 +137,14 @@ def test_small_sets_slow_files_and_batches_of_ones_own_begin_on_all_samples() ->
     x, y = samples(400, "least_squares")
     loader = DataLoader(TensorDataset(x, y), batch_size=50)
     slow, in_order = (
-        gnvpro.train(network(), *given, loss="least_squares", method=gnvpro.GNvpro(solver=LARGE), iterations=2)
+        gnvpro.train(network(), *given, loss="least_squares", method=gnvpro.methods.GNvpro(solver=LARGE), iterations=2)
         for given in ((InChunks(x), InChunks(y)), (loader,))
     )
     for result in (
         trained(n=299, iterations=2),
         trained(solver="auto", iterations=2),
-        trained(solver=gnvpro.Auto(large=None), iterations=2),
-        trained(method=gnvpro.GNvpro(solver=LARGE, batches=gnvpro.Batches(350)), work=20),
+        trained(solver=gnvpro.solvers.Auto(large=None), iterations=2),
+        trained(method=gnvpro.methods.GNvpro(solver=LARGE, batches=gnvpro.methods.Batches(350)), work=20),
         trained(head_penalty="auto", iterations=2),
         slow,
         in_order,
@@ -164,7 +164,7 @@ def test_memory_maps_and_datasets_begin_on_batches_as_tensors_do(
         np.save(tmp_path / f"{name}.npy", values.numpy())
         files.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
     held, *others = (
-        gnvpro.train(network(), *given, loss=loss, method=gnvpro.GNvpro(solver=LARGE), work=30)
+        gnvpro.train(network(), *given, loss=loss, method=gnvpro.methods.GNvpro(solver=LARGE), work=30)
         for given in ((x, y), files, (TensorDataset(x, y),))
     )
     assert kinds(held)[0] == "adam-vpro"
@@ -187,7 +187,7 @@ def test_levels_begin_on_batches_once() -> None:
     torch.manual_seed(0)
     x, y = samples(400, "least_squares")
     model = torch.nn.Sequential(gnvpro.networks.NeuralODE(4, 6, depth=2), torch.nn.Linear(6, 3)).double()
-    method = gnvpro.GNvpro(solver=LARGE, levels=2)
+    method = gnvpro.methods.GNvpro(solver=LARGE, levels=2)
     history = gnvpro.train(model, x, y, loss="least_squares", method=method, work=[30, 30]).history
     assert {record.solver for record in history if record.level == 0} == {None, "adam-vpro"}
     assert "adam-vpro" not in {record.solver for record in history if record.level == 1}
@@ -206,7 +206,7 @@ def test_weights_and_validation() -> None:
             loss="least_squares",
             sample_weight=weights[rows],
             validation=(x[:50], y[:50]),
-            method=gnvpro.GNvpro(solver=LARGE),
+            method=gnvpro.methods.GNvpro(solver=LARGE),
             iterations=12,
         )
         losses.append(result.history.column("validation_loss"))
@@ -218,7 +218,7 @@ def test_weights_and_validation() -> None:
 
 
 def test_by_counts_the_clock_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    solver = gnvpro.Auto(large=300, reproducible=True)
+    solver = gnvpro.solvers.Auto(large=300, reproducible=True)
     first = trained(solver=solver, iterations=40)
     monkeypatch.setattr(costs.time, "process_time", lambda: pytest.fail("the clock was looked at"))
     assert trained(solver=solver, iterations=40).history.column("loss") == first.history.column("loss")
@@ -234,10 +234,10 @@ class Stop(Exception):
 def test_it_resumes_to_the_last_bit(budget: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first steps, in the trials, among the epochs, and when Gauss-Newton steps have followed."""
     monkeypatch.setattr(relay, "FEW_EXACT_STEPS", 5)
-    solver = gnvpro.Auto(large=300, reproducible=True)
+    solver = gnvpro.solvers.Auto(large=300, reproducible=True)
 
     def run(path: Path, at: int | None, resume: bool) -> gnvpro.Result:
-        def listen(record: gnvpro.Record) -> None:
+        def listen(record: gnvpro.extend.Record) -> None:
             if record.iteration == at:
                 raise Stop
 

@@ -43,7 +43,7 @@ def kinds(history):
 def a_method():
     problem = made("mlp, multinomial").problem
     budget = Budget(problem.meter, math.inf)
-    return gnvpro.Hybrid(max_rank=5).begin(problem, Start(problem.theta()), budget, None)
+    return gnvpro.solvers.Hybrid(max_rank=5).begin(problem, Start(problem.theta()), budget, None)
 
 
 def test_a_direction_that_leads_nowhere_is_given_up_for_a_krylov_space():
@@ -64,7 +64,7 @@ def test_a_direction_that_leads_nowhere_is_given_up_for_a_krylov_space():
 
 
 def test_is_ahead_of_krylov_steps_at_the_same_work():
-    hybrid, krylov = trained(gnvpro.Hybrid(max_rank=10)), trained(gnvpro.Krylov(max_rank=10))
+    hybrid, krylov = trained(gnvpro.solvers.Hybrid(max_rank=10)), trained(gnvpro.solvers.Krylov(max_rank=10))
     assert hybrid.history[-1].work <= 300
     assert hybrid.history[-1].loss < krylov.history[-1].loss
     assert {r.solver for r in hybrid.history[1:]} == {"hybrid"}
@@ -72,7 +72,7 @@ def test_is_ahead_of_krylov_steps_at_the_same_work():
 
 @pytest.mark.parametrize("work", [6, 20, 57, 130])
 def test_never_goes_up_and_stays_within_the_budget(work):
-    history = trained(gnvpro.Hybrid(max_rank=10), work=work).history
+    history = trained(gnvpro.solvers.Hybrid(max_rank=10), work=work).history
     assert history[-1].work <= work
     assert all(b <= a for a, b in itertools.pairwise(history.column("loss")))
 

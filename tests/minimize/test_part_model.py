@@ -66,7 +66,7 @@ def test_products_are_with_the_matrix_of_all_samples() -> None:
     problem = gnvpro.Problem(network(), X, Y, loss="least_squares", theta_penalty=1e-3, head_penalty=1e-3)
     start, budget = Start(problem.theta()), Budget(problem.meter, math.inf)
     whole, part = (
-        gnvpro.Dense(samples=samples, geodesic=False).begin(problem, start, budget, None).region.build()
+        gnvpro.solvers.Dense(samples=samples, geodesic=False).begin(problem, start, budget, None).region.build()
         for samples in (None, 200)
     )
     y = torch.randn(len(whole.gradient), dtype=F64, generator=torch.Generator().manual_seed(1))
@@ -78,7 +78,7 @@ def test_products_are_with_the_matrix_of_all_samples() -> None:
 def test_training_with_a_part_takes_nearly_the_steps_of_all_samples_and_counts_its_work() -> None:
     ends = {}
     for samples in (None, 5000, 200):
-        solver = gnvpro.Dense(samples=samples, geodesic=False)
+        solver = gnvpro.solvers.Dense(samples=samples, geodesic=False)
         ends[samples] = gnvpro.train(network(), X, Y, loss="least_squares", solver=solver, iterations=6)
     assert ends[5000].history.column("loss") == ends[None].history.column("loss")  # all there are
     first = [end.history[0].loss - end.history[1].loss for end in (ends[None], ends[200])]
@@ -90,14 +90,14 @@ def test_training_with_a_part_takes_nearly_the_steps_of_all_samples_and_counts_i
 
 def test_what_a_part_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^Dense: samples needs step_control"):
-        gnvpro.Dense(samples=10, step_control="radius")
+        gnvpro.solvers.Dense(samples=10, step_control="radius")
     with pytest.raises(ValueError, match=r"^Dense: samples must be at least 1"):
-        gnvpro.Dense(samples=0)
+        gnvpro.solvers.Dense(samples=0)
     with pytest.raises(ValueError, match=r"^Dense: samples needs residual_term=False"):
-        gnvpro.Dense(samples=10, residual_term=True)
+        gnvpro.solvers.Dense(samples=10, residual_term=True)
     labels = (Y[:, 0] > 0).long()
     with pytest.raises(ValueError, match="samples=10 is for least squares"):
-        gnvpro.train(network(), X, labels, loss="logistic", solver=gnvpro.Dense(samples=10))
-    solver = gnvpro.Auto(dense=gnvpro.Dense(samples=10))  # which takes what can be used
+        gnvpro.train(network(), X, labels, loss="logistic", solver=gnvpro.solvers.Dense(samples=10))
+    solver = gnvpro.solvers.Auto(dense=gnvpro.solvers.Dense(samples=10))  # which takes what can be used
     result = gnvpro.train(network(), X, labels, loss="logistic", solver=solver, iterations=2)
     assert {record.solver for record in result.history[1:]} == {"hybrid"}

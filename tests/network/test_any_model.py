@@ -29,8 +29,8 @@ WAYS = {
     "gauss-newton": {"method": "gauss-newton"},
     "lbfgs": {"method": "lbfgs-vpro"},
     # At theta's own head the loss is least; where features are nearly dependent a gradient step of W goes up first.
-    "adam": {"method": gnvpro.Adam(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
-    "nesterov": {"method": gnvpro.Nesterov(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
+    "adam": {"method": gnvpro.methods.Adam(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
+    "nesterov": {"method": gnvpro.methods.Nesterov(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
 }
 
 

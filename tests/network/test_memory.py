@@ -248,13 +248,13 @@ def assert_same(result, expected) -> None:
 
 
 # a method that keeps nothing it does not need twice makes nothing again when memory suffices
-KRYLOV = gnvpro.Krylov(5, longer_steps=False)  # after a longer step that fails the point before is made again
+KRYLOV = gnvpro.solvers.Krylov(5, longer_steps=False)  # after a longer step that fails the point before is made again
 RUNS = {
     "krylov": {"solver": KRYLOV},
-    "gauss-newton": {"method": gnvpro.GaussNewton(solver=KRYLOV)},
+    "gauss-newton": {"method": gnvpro.methods.GaussNewton(solver=KRYLOV)},
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
     "adam": {"method": "adam", "iterations": 2},
-    "batches": {"method": gnvpro.GNvpro(solver=KRYLOV, batches=gnvpro.Batches(120, iterations=2))},
+    "batches": {"method": gnvpro.methods.GNvpro(solver=KRYLOV, batches=gnvpro.methods.Batches(120, iterations=2))},
 }
 
 
@@ -292,7 +292,7 @@ def test_every_budget_takes_the_same_exact_steps(network, loss, geodesic, meters
     steps = 1 if network == "autodiff" else 4
     build, settings = (
         NETWORKS[network],
-        {"solver": gnvpro.Dense(geodesic=geodesic), "iterations": steps},
+        {"solver": gnvpro.solvers.Dense(geodesic=geodesic), "iterations": steps},
     )
     expected = trained(build, loss, GENEROUS, **settings)
     assert meters[-1].made_again == 0
@@ -319,7 +319,7 @@ def least_for_dense(build, loss: str, settings) -> float:
 
 def test_a_rejected_trial_makes_nothing_again(meters):
     """The old point's forward pass is freed before a trial; its Krylov space is all that a shorter step needs."""
-    solver = gnvpro.Krylov(longer_steps=False)  # when one of these fails, the point before is made again
+    solver = gnvpro.solvers.Krylov(longer_steps=False)  # when one of these fails, the point before is made again
     expected = trained(mlp, "least_squares", GENEROUS, solver=solver, iterations=25, theta_penalty=1e-10)
     assert not all(expected.history.column("accepted"))
     assert meters[-1].made_again == 0
@@ -327,7 +327,7 @@ def test_a_rejected_trial_makes_nothing_again(meters):
 
 def test_a_resumed_run_takes_the_budget_it_began_with(tmp_path, monkeypatch):
     """By default that depends on what is free, and with it the chunks and the last bits."""
-    settings = {"solver": gnvpro.Krylov(5), "checkpoint": tmp_path / "run", "resume": True}
+    settings = {"solver": gnvpro.solvers.Krylov(5), "checkpoint": tmp_path / "run", "resume": True}
 
     class Interrupted(Exception):
         pass
@@ -377,7 +377,10 @@ def train_on_images() -> None:
     budget, method = float(sys.argv[1]), sys.argv[2]
     torch.manual_seed(0)
     images, labels = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
-    methods = {"gnvpro": gnvpro.GNvpro(solver=gnvpro.Hybrid(1)), "lbfgs-vpro": gnvpro.LBFGSvpro()}
+    methods = {
+        "gnvpro": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Hybrid(1)),
+        "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
+    }
     settings = {"loss": "multinomial", "iterations": 1, "work": 100}
     gnvpro.train(
         ConvNet(), images[:100], labels[:100], method=replace(methods[method], memory=2e6), **settings

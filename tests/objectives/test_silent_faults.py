@@ -239,7 +239,7 @@ def test_the_record_is_of_the_stored_model_without_a_penalty_on_the_head(n_featu
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, n_features), nn.Tanh(), nn.Linear(n_features, 2))
     inputs, targets = X.float(), Y.float()
-    method = gnvpro.GNvpro(batches=gnvpro.Batches(2))
+    method = gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(2))
     result = gnvpro.train(model, inputs, targets, loss="least_squares", head_penalty=0.0, work=20, method=method)
     assert result.history[-1].misfit == pytest.approx(misfit_of(model, inputs, targets), rel=1e-3)
 

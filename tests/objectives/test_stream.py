@@ -61,7 +61,7 @@ def test_a_head_without_its_hessian_is_that_of_tensors(least, tmp_path, monkeypa
         monkeypatch.setattr(newton_cg, "SINGLE_PRECISION_ENTRIES", 1)
     monkeypatch.setattr(newton_cg, "multiplies_bfloat16", lambda: least == "half")
     m = made("mlp, multinomial")
-    exact = gnvpro.NewtonCG(rtol=1e-12, inverse_rtol=1e-12)
+    exact = gnvpro.heads.NewtonCG(rtol=1e-12, inverse_rtol=1e-12)
     m = replace(m, case=replace(m.case, eliminator=exact))
     here, there = streamed(m, tmp_path).reduced.at(m.theta), m.problem.reduced.at(m.theta)
     v = m.direction(m.theta)
@@ -130,7 +130,7 @@ def test_the_matrix_is_that_of_tensors(name, full, tmp_path):
 
 def test_an_inverse_that_is_not_exact(tmp_path):
     m = made("mlp, multinomial")
-    krylov = gnvpro.NewtonKrylov()
+    krylov = gnvpro.heads.NewtonKrylov()
     here, there = (p.with_eliminator(krylov).reduced.at(m.theta) for p in (streamed(m, tmp_path), m.problem))
     v = m.direction(m.theta)
     assert relative(here.curvature().mv(v), there.curvature().mv(v)) <= 1e-6

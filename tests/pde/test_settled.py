@@ -13,10 +13,10 @@ from equation_cases import ENDS, LINE, network
 from gnvpro import pde
 from gnvpro.pde.settled import is_settled
 
-FIRST = gnvpro.Record(0, 1.0, 1.0, None, None, None, None, True, work=0.0, seconds=0.0, inner_seconds=0.0)
+FIRST = gnvpro.extend.Record(0, 1.0, 1.0, None, None, None, None, True, work=0.0, seconds=0.0, inner_seconds=0.0)
 
 
-def history(misfits: list[float]) -> list[gnvpro.Record]:
+def history(misfits: list[float]) -> list[gnvpro.extend.Record]:
     """One record with each misfit on fresh points, after one where nobody looked."""
     return [FIRST] + [replace(FIRST, iteration=k + 1, validation_loss=misfit) for k, misfit in enumerate(misfits)]
 
@@ -66,7 +66,7 @@ def test_told_nothing_a_run_ends_by_itself_and_goes_on_when_told_to(tmp_path: Pa
 
     file = tmp_path / "run.pt"
 
-    def stop(record: gnvpro.Record) -> None:
+    def stop(record: gnvpro.extend.Record) -> None:
         if record.iteration == 150:
             raise KeyboardInterrupt
 

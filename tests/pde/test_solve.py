@@ -292,7 +292,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_last_bit(problem: Any, iterat
     u, equations = problem()
     file = tmp_path / "run.pt"
 
-    def stop(record: gnvpro.Record) -> None:
+    def stop(record: gnvpro.extend.Record) -> None:
         if record.iteration == iterations - 13:
             raise KeyboardInterrupt
 
@@ -318,7 +318,7 @@ def test_the_field_with_the_smallest_residuals_on_fresh_points_is_kept(tmp_path:
     fields: dict[int, Tensor] = {}
     u, equations = front(seed=2)
 
-    def look(record: gnvpro.Record) -> None:
+    def look(record: gnvpro.extend.Record) -> None:
         fields[record.iteration] = u.W()
 
     file = tmp_path / "run.pt"
@@ -356,10 +356,10 @@ def test_listeners_hear_of_every_record() -> None:
     heard = []
 
     class Listens:
-        def begin(self, history: gnvpro.History, budget: float) -> None:
+        def begin(self, history: gnvpro.extend.History, budget: float) -> None:
             heard.append("begin")
 
-        def record(self, record: gnvpro.Record) -> None:
+        def record(self, record: gnvpro.extend.Record) -> None:
             heard.append(str(record.iteration))
 
         def end(self, status: gnvpro.Status) -> None:

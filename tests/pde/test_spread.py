@@ -61,7 +61,7 @@ def test_only_a_run_that_stalls_early_and_far_away_gets_nowhere() -> None:
 
 
 def test_the_trials_are_repeated_to_the_last_bit_after_an_interruption(tmp_path: Path) -> None:
-    def stop(record: gnvpro.Record) -> None:
+    def stop(record: gnvpro.extend.Record) -> None:
         if record.iteration == 18:
             raise KeyboardInterrupt
 

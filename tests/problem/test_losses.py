@@ -10,7 +10,8 @@ from torch.func import jacrev, vmap
 from torch.nn import functional as F
 
 from cases import Poisson, PseudoHuber
-from gnvpro import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.extend import Loss
+from gnvpro.losses import HalfSquaredError, Logistic, Multinomial
 from gnvpro.problem.losses import get_loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
 

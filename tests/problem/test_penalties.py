@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from checks import F64, adjoint_gap, against_dense
-from gnvpro import LinearOperator, Tikhonov, time_differences
+from gnvpro import Tikhonov, time_differences
+from gnvpro.extend import LinearOperator
 from gnvpro.networks import MLP, NeuralODE
 from gnvpro.problem.penalties import InputDifferences
 

@@ -19,24 +19,30 @@ def network() -> torch.nn.Module:
 
 
 def test_solvers_and_methods_are_objects_with_these_settings() -> None:
-    assert gnvpro.Krylov() == gnvpro.Krylov(max_rank=20, rtol=1e-2) == gnvpro.Krylov(20, 1e-2)
-    assert gnvpro.Hybrid() == gnvpro.Hybrid(max_rank=20, rtol=1e-2)
+    assert gnvpro.solvers.Krylov() == gnvpro.solvers.Krylov(max_rank=20, rtol=1e-2) == gnvpro.solvers.Krylov(20, 1e-2)
+    assert gnvpro.solvers.Hybrid() == gnvpro.solvers.Hybrid(max_rank=20, rtol=1e-2)
     settings = ["step_control", "scaling", "geodesic", "residual_term", "samples"]
-    assert list(inspect.signature(gnvpro.Dense).parameters) == settings
-    assert gnvpro.Adam() == gnvpro.Adam(lr=1e-3, batch_size=32)
+    assert list(inspect.signature(gnvpro.solvers.Dense).parameters) == settings
+    assert gnvpro.methods.Adam() == gnvpro.methods.Adam(lr=1e-3, batch_size=32)
     with pytest.raises(TypeError, match="max_rank"):
-        gnvpro.Adam(max_rank=3)
+        gnvpro.methods.Adam(max_rank=3)
 
 
-@pytest.mark.parametrize("solver", ["auto", "dense", "hybrid", "krylov", gnvpro.Krylov(max_rank=5), gnvpro.Dense()])
-@pytest.mark.parametrize("method", ["gnvpro", gnvpro.GNvpro()])
-def test_a_solver_is_a_name_or_an_object(method: str | gnvpro.Method, solver: str | gnvpro.Solver) -> None:
+@pytest.mark.parametrize(
+    "solver", ["auto", "dense", "hybrid", "krylov", gnvpro.solvers.Krylov(max_rank=5), gnvpro.solvers.Dense()]
+)
+@pytest.mark.parametrize("method", ["gnvpro", gnvpro.methods.GNvpro()])
+def test_a_solver_is_a_name_or_an_object(
+    method: str | gnvpro.extend.Method, solver: str | gnvpro.extend.Solver
+) -> None:
     result = gnvpro.train(network(), X, Y, loss="least_squares", method=method, solver=solver, work=30)
     assert result.history[-1].loss < result.history[0].loss
 
 
-@pytest.mark.parametrize("method", ["gnvpro", "gauss-newton", "lbfgs-vpro", "adam", "nesterov", gnvpro.Adam(lr=1e-2)])
-def test_a_method_is_a_name_or_an_object(method: str | gnvpro.Method) -> None:
+@pytest.mark.parametrize(
+    "method", ["gnvpro", "gauss-newton", "lbfgs-vpro", "adam", "nesterov", gnvpro.methods.Adam(lr=1e-2)]
+)
+def test_a_method_is_a_name_or_an_object(method: str | gnvpro.extend.Method) -> None:
     result = gnvpro.train(network(), X, Y, loss="least_squares", method=method, work=20)
     assert len(result.history) > 1
 

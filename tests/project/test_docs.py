@@ -88,7 +88,12 @@ def test_every_page_is_in_the_navigation() -> None:
 @pytest.mark.parametrize(
     ("module", "page", "elsewhere"),
     [
-        ("gnvpro", "gnvpro", {"listeners", "networks"}),
+        ("gnvpro", "gnvpro", {"extend", "heads", "listeners", "losses", "methods", "networks", "pde", "solvers"}),
+        ("gnvpro.methods", "gnvpro", set()),
+        ("gnvpro.solvers", "gnvpro", set()),
+        ("gnvpro.heads", "gnvpro", set()),
+        ("gnvpro.losses", "gnvpro", set()),
+        ("gnvpro.extend", "gnvpro", {"Listener"}),  # on the page of the listeners
         ("gnvpro.networks", "networks", set()),
         ("gnvpro.data", "data", set()),
         ("gnvpro.pde", "pde", {"points"}),

@@ -85,15 +85,18 @@ def drawn(seed):
         return nn.Sequential(body, nn.Linear(width, outputs, bias=bias)).to(dtype)
 
     draw_bias = draw.random() < 0.8
-    batches = draw.choice([None, None, gnvpro.Batches(draw.choice([1, 2, 10]), iterations=draw.choice([1, 3]))])
+    batches = draw.choice([None, None, gnvpro.methods.Batches(draw.choice([1, 2, 10]), iterations=draw.choice([1, 3]))])
     method = draw.choice(
         [
-            *[gnvpro.GNvpro(solver=solver, batches=batches) for solver in ("auto", "dense", "krylov", "hybrid")],
-            gnvpro.GaussNewton(batches=batches),
-            gnvpro.LBFGSvpro(batches=batches),
-            gnvpro.Adam(batch_size=draw.choice([1, 8])),
-            gnvpro.Nesterov(batch_size=draw.choice([1, 8])),
-            gnvpro.AdamVPro(batch_size=draw.choice([2, 8])),
+            *[
+                gnvpro.methods.GNvpro(solver=solver, batches=batches)
+                for solver in ("auto", "dense", "krylov", "hybrid")
+            ],
+            gnvpro.methods.GaussNewton(batches=batches),
+            gnvpro.methods.LBFGSvpro(batches=batches),
+            gnvpro.methods.Adam(batch_size=draw.choice([1, 8])),
+            gnvpro.methods.Nesterov(batch_size=draw.choice([1, 8])),
+            gnvpro.methods.AdamVPro(batch_size=draw.choice([2, 8])),
         ]
     )
     weights = None
@@ -145,7 +148,7 @@ def check_records(result, arguments):
     history, method = result.history, arguments["method"]
     batched = getattr(method, "batches", None) is not None
     epsilon = torch.finfo(next(result.model.parameters()).dtype).eps
-    if not batched and not isinstance(method, gnvpro.Adam | gnvpro.Nesterov | gnvpro.AdamVPro):
+    if not batched and not isinstance(method, gnvpro.methods.Adam | gnvpro.methods.Nesterov | gnvpro.methods.AdamVPro):
         for before, after in itertools.pairwise(history):
             if after.accepted and after.level == before.level:
                 assert after.loss <= before.loss + 10 * epsilon * abs(before.loss), "Phi rises on an accepted step"

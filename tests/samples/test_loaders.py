@@ -186,7 +186,7 @@ def test_classification_by_an_augmented_loader_ends():
 
 
 def test_batches_by_number_need_an_order():
-    method = gnvpro.GNvpro(solver="krylov", batches=gnvpro.Batches(20))
+    method = gnvpro.methods.GNvpro(solver="krylov", batches=gnvpro.methods.Batches(20))
     result = gnvpro.train(network(), whole(), method=method, work=30, **OPTIONS)
     expected = gnvpro.train(network(), *samples(), method=method, work=30, **OPTIONS)
     assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-8)

@@ -75,7 +75,7 @@ def test_every_method_takes_several_inputs(method):
 
 def test_parts_of_the_samples_are_parts_of_every_input():
     x, scale, y = samples()
-    batches = gnvpro.GNvpro(solver="dense", batches=gnvpro.Batches(20, sweeps=1))
+    batches = gnvpro.methods.GNvpro(solver="dense", batches=gnvpro.methods.Batches(20, sweeps=1))
     several = gnvpro.train(model(Pair), (x, scale), y, loss="least_squares", method=batches)
     one = gnvpro.train(model(Joined), torch.cat([x, scale[:, None]], 1), y, loss="least_squares", method=batches)
     assert several.history[-1].loss == pytest.approx(one.history[-1].loss, rel=1e-8)

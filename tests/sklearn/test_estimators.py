@@ -235,7 +235,7 @@ def test_grid_search_in_a_pipeline(iris) -> None:
 
 def test_history_iterations_and_loss_curve() -> None:
     model = GNvproRegressor(work=60, random_state=0).fit(*wave(100, 0))
-    assert isinstance(model.history_, gnvpro.History)
+    assert isinstance(model.history_, gnvpro.extend.History)
     assert 0 < model.n_iter_ < len(model.loss_curve_) == len(model.history_)
     assert model.history_[-1].work <= 60
     assert [r.iteration for r in model.history_] == list(range(len(model.history_)))
@@ -283,7 +283,7 @@ def test_the_core_does_not_need_scikit_learn() -> None:
 def test_the_spread_is_that_of_bayesian_linear_regression() -> None:
     torch.manual_seed(0)
     Z, targets = torch.randn(30, 4, dtype=torch.float64), torch.randn(30, 2, dtype=torch.float64)
-    misfit = Misfit.mean(gnvpro.HalfSquaredError(), targets)
+    misfit = Misfit.mean(gnvpro.losses.HalfSquaredError(), targets)
     posterior = head_posterior(Z, misfit, torch.zeros_like(targets), 0.1, 30.0)
     precision = Z.T @ Z + 3.0 * torch.eye(4, dtype=torch.float64)
     assert torch.allclose(posterior.spread(Z)[:, 0], (Z @ torch.linalg.inv(precision) * Z).sum(1))

@@ -204,7 +204,7 @@ def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_sample
         return usual_solver(EstimatorPolicy(), loss, part, model)
 
     assert usual("least_squares", 1000, 10) == usual("logistic", 1000, 10) == "dense"
-    assert usual("least_squares", 14_000, 20) == gnvpro.Dense(samples=2000)
+    assert usual("least_squares", 14_000, 20) == gnvpro.solvers.Dense(samples=2000)
     assert usual("logistic", 14_000, 20) == usual("multinomial", 100, 3) == "hybrid"
     assert usual("least_squares", 2000, 60) == "hybrid"  # no part is smaller
     assert usual("least_squares", 14_000, 100) == "hybrid"
@@ -297,7 +297,7 @@ def test_penalties_of_very_many_samples_are_the_usual_ones_where_work_is_capped(
     assert last.theta_penalty == last.head_penalty == 1 / 2000
 
 
-@pytest.mark.parametrize("asked", [{"solver": "dense"}, {"method": gnvpro.GNvpro()}])
+@pytest.mark.parametrize("asked", [{"solver": "dense"}, {"method": gnvpro.methods.GNvpro()}])
 def test_a_method_that_is_named_searches_however_many_samples_there_are(asked) -> None:
     X, y = two_columns_matter(2000, 3)
     assert GNvproRegressor(random_state=0, policy=VERY_MANY, max_iter=20, **asked).fit(X, y).chosen_ is not None

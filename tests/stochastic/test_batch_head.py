@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnvpro import BatchHead, HalfSquaredError, Multinomial
+from gnvpro.heads import BatchHead
+from gnvpro.losses import HalfSquaredError, Multinomial
 from gnvpro.stochastic.batch_head import HeadMemory
 from stochastic_cases import misfit_of, samples
 

@@ -99,7 +99,7 @@ def test_the_model_never_holds_the_head_of_a_batch(loss: str) -> None:
     """But one that follows the batches: of least squares the mean, of two so far; of other losses a part of each move."""
     (x, y), (x2, y2) = batches(100, 50, loss)
     model = network()
-    settings = gnvpro.BatchHead(proximal=0.1) if loss == "least_squares" else gnvpro.BatchHead(gain=0.25)
+    settings = gnvpro.heads.BatchHead(proximal=0.1) if loss == "least_squares" else gnvpro.heads.BatchHead(gain=0.25)
     criterion = gnvpro.ReducedLoss(model, loss=loss, batch_head=settings)
     before = held(model)
     criterion(x, y)
@@ -112,12 +112,12 @@ def test_the_model_never_holds_the_head_of_a_batch(loss: str) -> None:
     else:
         torch.testing.assert_close(one, first["W"])
         torch.testing.assert_close(two, second["W"])
-        best = gnvpro.BatchHead(gain=1.0)
+        best = gnvpro.heads.BatchHead(gain=1.0)
         torch.testing.assert_close(one, before + (first_head(best, x, y) - before) / 4)
     assert float((two - one).norm()) > 1e-3
 
 
-def first_head(settings: gnvpro.BatchHead, x: Tensor, y: Tensor) -> Tensor:
+def first_head(settings: gnvpro.heads.BatchHead, x: Tensor, y: Tensor) -> Tensor:
     criterion = gnvpro.ReducedLoss(network(), loss="multinomial", batch_head=settings)
     criterion(x, y)
     return criterion.state_dict()["memory"]["W"]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import gnvpro
 from cases import PseudoHuber
-from gnvpro import BatchHead, RotatedAdam
+from gnvpro.heads import BatchHead
+from gnvpro.methods import RotatedAdam
 from stochastic_cases import exact, network, samples, train_a_little
 
 
@@ -280,5 +281,5 @@ def test_an_eliminator_for_other_losses_is_refused_before_the_model_is_written()
     model = network()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match="least squares only"):
-        gnvpro.ReducedLoss(model, loss="multinomial").refit((x, y), gnvpro.LeastSquares())
+        gnvpro.ReducedLoss(model, loss="multinomial").refit((x, y), gnvpro.heads.LeastSquares())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

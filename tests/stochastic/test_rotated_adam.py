@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gnvpro import RotatedAdam
+from gnvpro.methods import RotatedAdam
 from gnvpro.stochastic.learning_rate import cosine
 from gnvpro.stochastic.rotated_adam import Rotated
 

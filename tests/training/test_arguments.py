@@ -86,7 +86,7 @@ def head_normed():
 
 
 def op(n):
-    return gnvpro.LinearOperator((n,), (n,), lambda x: x, lambda x: x)
+    return gnvpro.extend.LinearOperator((n,), (n,), lambda x: x, lambda x: x)
 
 
 # what is wrong: (changed arguments, exception, what the message must say)
@@ -176,9 +176,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "method: misspelt": ({"method": "gnvrpo"}, ValueError, r"^method='gnvrpo' is not known; did you mean 'gnvpro'"),
     "method: unknown": ({"method": "zzz"}, ValueError, r"^method='zzz' is not known; known: 'gnvpro'"),
     "method: None": ({"method": None}, TypeError, r"^method must be one of 'gnvpro', .*got None"),
-    "method: a class": ({"method": gnvpro.Adam}, TypeError, r"^method must be one of .* or an object such as gnvpro\.Adam\(lr=1e-3\)"),
+    "method: a class": ({"method": gnvpro.methods.Adam}, TypeError, r"^method must be one of .* or an object such as gnvpro\.Adam\(lr=1e-3\)"),
     "solver: misspelt": ({"solver": "krilov"}, ValueError, r"^solver='krilov' is not known; did you mean 'krylov'"),
-    "solver: a class": ({"solver": gnvpro.Dense}, TypeError, r"^solver must be one of .* or an object such as gnvpro\.Krylov"),
+    "solver: a class": ({"solver": gnvpro.solvers.Dense}, TypeError, r"^solver must be one of .* or an object such as gnvpro\.Krylov"),
     "solver: of a method that has none": (
         {"method": "adam", "solver": "dense"},
         ValueError,
@@ -190,18 +190,18 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         r"^solver='dense' is for method='gnvpro'; method='gauss-newton' takes its steps from Krylov spaces",
     ),
     "solver: in two places": (
-        {"method": gnvpro.GNvpro(solver="krylov"), "solver": "dense"},
+        {"method": gnvpro.methods.GNvpro(solver="krylov"), "solver": "dense"},
         ValueError,
         r"^solver='dense' is given beside method=GNvpro\(.*; give it in one place",
     ),
-    "levels: without a network in time": ({"method": gnvpro.Adam(levels=2)}, ValueError, r"^levels=2 needs a model .*prolongated"),
+    "levels: without a network in time": ({"method": gnvpro.methods.Adam(levels=2)}, ValueError, r"^levels=2 needs a model .*prolongated"),
     "keep: misspelt": ({"keep": "bets"}, ValueError, r"^keep='bets' is not known; did you mean 'best'"),
     "keep: best of nothing": ({"keep": "best"}, ValueError, r'^keep="best" needs validation'),
     "resume: from nothing": ({"resume": True}, ValueError, r"^resume=True needs checkpoint"),
-    "eliminator: a name": ({"method": gnvpro.GNvpro(eliminator="newton")}, TypeError, r"^eliminator must be"),
-    "eliminator: a class": ({"method": gnvpro.GNvpro(eliminator=gnvpro.Newton)}, TypeError, r"^eliminator must be"),
+    "eliminator: a name": ({"method": gnvpro.methods.GNvpro(eliminator="newton")}, TypeError, r"^eliminator must be"),
+    "eliminator: a class": ({"method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.Newton)}, TypeError, r"^eliminator must be"),
     "eliminator: of another loss": (
-        {"method": gnvpro.GNvpro(eliminator=gnvpro.LeastSquares())},
+        {"method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.LeastSquares())},
         ValueError,
         r"^eliminator=LeastSquares\(\) cannot be used: .*Newton",
     ),
@@ -219,10 +219,10 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "model: features overflow": ({"model": Exploding}, ValueError, r"the model's features are not finite"),
     "model: features overflow, full objective": ({"model": Exploding, "method": "gauss-newton"}, ValueError, r"the model's features are not finite"),
     "model: on another device": ({"model": lambda: mlp(3).to(META)}, ValueError, r"^inputs is on device 'cpu' but the model is on 'meta'"),
-    "head: missing": ({"method": gnvpro.GNvpro(head="7")}, ValueError, r"^head='7' is not a module of the model"),
-    "head: not a string": ({"method": gnvpro.GNvpro(head=-1)}, TypeError, r"^head must be the name"),
-    "head: not linear": ({"method": gnvpro.GNvpro(head="1")}, ValueError, r"^head='1' is nn\.Tanh"),
-    "head: not the last": ({"method": gnvpro.GNvpro(head="0")}, ValueError, r"^head='0' does not compute the model's output"),
+    "head: missing": ({"method": gnvpro.methods.GNvpro(head="7")}, ValueError, r"^head='7' is not a module of the model"),
+    "head: not a string": ({"method": gnvpro.methods.GNvpro(head=-1)}, TypeError, r"^head must be the name"),
+    "head: not linear": ({"method": gnvpro.methods.GNvpro(head="1")}, ValueError, r"^head='1' is nn\.Tanh"),
+    "head: not the last": ({"method": gnvpro.methods.GNvpro(head="0")}, ValueError, r"^head='0' does not compute the model's output"),
     "head: frozen": ({"model": head_frozen}, ValueError, r"^head '4' has requires_grad=False"),
     "head: weight norm": ({"model": head_normed}, ValueError, r"^head '4' has a parametrised weight"),
     "head: shares parameters": ({"model": TiedHead}, ValueError, r"'middle\.weight' is shared between the head 'fc' and the features"),
@@ -290,37 +290,37 @@ def test_bad_input_is_refused_by_name_before_any_work_with_the_model_untouched(w
 
 
 BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
-    "memory: zero": (lambda: gnvpro.GNvpro(memory=0), ValueError, r"^GNvpro: memory must be above 0"),
-    "memory: infinite": (lambda: gnvpro.LBFGSvpro(memory=math.inf), ValueError, r"^LBFGSvpro: memory must be above 0 and finite"),
-    "memory: a string": (lambda: gnvpro.Adam(memory="4GB"), TypeError, r"^Adam: memory must be a number, got .4GB"),
-    "seed: a fraction": (lambda: gnvpro.AdamVPro(seed=0.5), TypeError, r"^AdamVPro: seed must be a whole number"),
-    "seed: negative": (lambda: gnvpro.Nesterov(seed=-1), ValueError, r"^Nesterov: seed must be at least 0"),
-    "levels: zero": (lambda: gnvpro.GaussNewton(levels=0), ValueError, r"^GaussNewton: levels must be at least 1"),
-    "Krylov: rank zero": (lambda: gnvpro.Krylov(max_rank=0), ValueError, r"^Krylov: max_rank must be at least 1, got 0"),
-    "Krylov: a fraction": (lambda: gnvpro.Krylov(max_rank=2.5), TypeError, r"^Krylov: max_rank must be a whole number"),
-    "Krylov: negative tolerance": (lambda: gnvpro.Krylov(rtol=-0.1), ValueError, r"^Krylov: rtol must be at least 0"),
-    "Hybrid": (lambda: gnvpro.Hybrid(max_rank=0), ValueError, r"^Hybrid: max_rank must be at least 1"),
-    "Auto: rank": (lambda: gnvpro.Auto(max_rank=0), ValueError, r"^Auto: max_rank must be at least 1"),
-    "Auto: tolerance": (lambda: gnvpro.Auto(rtol=math.nan), ValueError, r"^Auto: rtol must be at least 0 and finite"),
+    "memory: zero": (lambda: gnvpro.methods.GNvpro(memory=0), ValueError, r"^GNvpro: memory must be above 0"),
+    "memory: infinite": (lambda: gnvpro.methods.LBFGSvpro(memory=math.inf), ValueError, r"^LBFGSvpro: memory must be above 0 and finite"),
+    "memory: a string": (lambda: gnvpro.methods.Adam(memory="4GB"), TypeError, r"^Adam: memory must be a number, got .4GB"),
+    "seed: a fraction": (lambda: gnvpro.methods.AdamVPro(seed=0.5), TypeError, r"^AdamVPro: seed must be a whole number"),
+    "seed: negative": (lambda: gnvpro.methods.Nesterov(seed=-1), ValueError, r"^Nesterov: seed must be at least 0"),
+    "levels: zero": (lambda: gnvpro.methods.GaussNewton(levels=0), ValueError, r"^GaussNewton: levels must be at least 1"),
+    "Krylov: rank zero": (lambda: gnvpro.solvers.Krylov(max_rank=0), ValueError, r"^Krylov: max_rank must be at least 1, got 0"),
+    "Krylov: a fraction": (lambda: gnvpro.solvers.Krylov(max_rank=2.5), TypeError, r"^Krylov: max_rank must be a whole number"),
+    "Krylov: negative tolerance": (lambda: gnvpro.solvers.Krylov(rtol=-0.1), ValueError, r"^Krylov: rtol must be at least 0"),
+    "Hybrid": (lambda: gnvpro.solvers.Hybrid(max_rank=0), ValueError, r"^Hybrid: max_rank must be at least 1"),
+    "Auto: rank": (lambda: gnvpro.solvers.Auto(max_rank=0), ValueError, r"^Auto: max_rank must be at least 1"),
+    "Auto: tolerance": (lambda: gnvpro.solvers.Auto(rtol=math.nan), ValueError, r"^Auto: rtol must be at least 0 and finite"),
     "Dense: step control": (
-        lambda: gnvpro.Dense(step_control="damped"),
+        lambda: gnvpro.solvers.Dense(step_control="damped"),
         ValueError,
         r"^Dense: step_control='damped' is not known; did you mean 'damping'",
     ),
-    "Dense: scaling": (lambda: gnvpro.Dense(scaling=-1), ValueError, r"^Dense: scaling must be at least 0"),
-    "Adam: rate": (lambda: gnvpro.Adam(lr=-1), ValueError, r"^Adam: lr must be above 0 and finite, got -1"),
-    "Adam: no rate": (lambda: gnvpro.Adam(lr=math.nan), ValueError, r"^Adam: lr must be above 0 and finite"),
-    "Adam: batch": (lambda: gnvpro.Adam(batch_size=0), ValueError, r"^Adam: batch_size must be at least 1"),
-    "Nesterov: rate": (lambda: gnvpro.Nesterov(lr=0.0), ValueError, r"^Nesterov: lr must be above 0"),
-    "Nesterov: momentum": (lambda: gnvpro.Nesterov(momentum=-0.5), ValueError, r"^Nesterov: momentum must be"),
-    "LBFGSvpro": (lambda: gnvpro.LBFGSvpro(history_size=0), ValueError, r"^LBFGSvpro: history_size must be at least 1"),
-    "Batches: size": (lambda: gnvpro.Batches(0), ValueError, r"^Batches: size must be at least 1"),
-    "Batches: iterations": (lambda: gnvpro.Batches(8, iterations=0), ValueError, r"^Batches: iterations must be at least 1"),
-    "Batches: sweeps": (lambda: gnvpro.Batches(8, sweeps=0.5), TypeError, r"^Batches: sweeps must be a whole number"),
+    "Dense: scaling": (lambda: gnvpro.solvers.Dense(scaling=-1), ValueError, r"^Dense: scaling must be at least 0"),
+    "Adam: rate": (lambda: gnvpro.methods.Adam(lr=-1), ValueError, r"^Adam: lr must be above 0 and finite, got -1"),
+    "Adam: no rate": (lambda: gnvpro.methods.Adam(lr=math.nan), ValueError, r"^Adam: lr must be above 0 and finite"),
+    "Adam: batch": (lambda: gnvpro.methods.Adam(batch_size=0), ValueError, r"^Adam: batch_size must be at least 1"),
+    "Nesterov: rate": (lambda: gnvpro.methods.Nesterov(lr=0.0), ValueError, r"^Nesterov: lr must be above 0"),
+    "Nesterov: momentum": (lambda: gnvpro.methods.Nesterov(momentum=-0.5), ValueError, r"^Nesterov: momentum must be"),
+    "LBFGSvpro": (lambda: gnvpro.methods.LBFGSvpro(history_size=0), ValueError, r"^LBFGSvpro: history_size must be at least 1"),
+    "Batches: size": (lambda: gnvpro.methods.Batches(0), ValueError, r"^Batches: size must be at least 1"),
+    "Batches: iterations": (lambda: gnvpro.methods.Batches(8, iterations=0), ValueError, r"^Batches: iterations must be at least 1"),
+    "Batches: sweeps": (lambda: gnvpro.methods.Batches(8, sweeps=0.5), TypeError, r"^Batches: sweeps must be a whole number"),
     "Checkpoint": (lambda: gnvpro.Checkpoint("run", every=0), ValueError, r"^Checkpoint: every must be at least 1"),
-    "GNvpro: solver": (lambda: gnvpro.GNvpro(solver="densse"), ValueError, r"^solver='densse' is not known; did you mean 'dense'"),
-    "GNvpro: batches": (lambda: gnvpro.GNvpro(batches=64), TypeError, r"^GNvpro: batches must be .*gnvpro\.Batches.*got 64"),
-    "GaussNewton: solver": (lambda: gnvpro.GaussNewton(solver=gnvpro.Hybrid()), ValueError, r"method='gauss-newton' takes its steps from Krylov"),
+    "GNvpro: solver": (lambda: gnvpro.methods.GNvpro(solver="densse"), ValueError, r"^solver='densse' is not known; did you mean 'dense'"),
+    "GNvpro: batches": (lambda: gnvpro.methods.GNvpro(batches=64), TypeError, r"^GNvpro: batches must be .*gnvpro\.Batches.*got 64"),
+    "GaussNewton: solver": (lambda: gnvpro.methods.GaussNewton(solver=gnvpro.solvers.Hybrid()), ValueError, r"method='gauss-newton' takes its steps from Krylov"),
 }  # fmt: skip
 
 
@@ -334,13 +334,13 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name_where_it_is_made(what):
 @pytest.mark.parametrize(
     ("kind", "foreign"),
     [
-        (gnvpro.Adam, "max_rank"),
-        (gnvpro.Adam, "solver"),
-        (gnvpro.Adam, "batches"),
-        (gnvpro.GNvpro, "lr"),
-        (gnvpro.LBFGSvpro, "solver"),
-        (gnvpro.Krylov, "scaling"),
-        (gnvpro.Dense, "max_rank"),
+        (gnvpro.methods.Adam, "max_rank"),
+        (gnvpro.methods.Adam, "solver"),
+        (gnvpro.methods.Adam, "batches"),
+        (gnvpro.methods.GNvpro, "lr"),
+        (gnvpro.methods.LBFGSvpro, "solver"),
+        (gnvpro.solvers.Krylov, "scaling"),
+        (gnvpro.solvers.Dense, "max_rank"),
     ],
 )
 def test_what_a_method_does_not_use_it_does_not_take(kind, foreign):
@@ -360,15 +360,32 @@ def test_train_takes_at_most_twenty_arguments_beside_the_policy_and_says_what_ea
 
 
 def test_a_name_is_short_for_the_object_with_its_defaults():
-    methods = {"gnvpro": gnvpro.GNvpro(), "lbfgs-vpro": gnvpro.LBFGSvpro(), "adam": gnvpro.Adam()}
-    methods |= {"gauss-newton": gnvpro.GaussNewton(), "nesterov": gnvpro.Nesterov(), "adam-vpro": gnvpro.AdamVPro()}
-    solvers = {"auto": gnvpro.Auto(), "dense": gnvpro.Dense(), "hybrid": gnvpro.Hybrid(), "krylov": gnvpro.Krylov()}
+    methods = {
+        "gnvpro": gnvpro.methods.GNvpro(),
+        "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
+        "adam": gnvpro.methods.Adam(),
+    }
+    methods |= {
+        "gauss-newton": gnvpro.methods.GaussNewton(),
+        "nesterov": gnvpro.methods.Nesterov(),
+        "adam-vpro": gnvpro.methods.AdamVPro(),
+    }
+    solvers = {
+        "auto": gnvpro.solvers.Auto(),
+        "dense": gnvpro.solvers.Dense(),
+        "hybrid": gnvpro.solvers.Hybrid(),
+        "krylov": gnvpro.solvers.Krylov(),
+    }
     assert set(methods) == set(METHODS)
     assert set(solvers) == set(SOLVERS)
     for name, method in methods.items():
         assert as_method(name, None) == method
     for name, solver in solvers.items():
-        assert as_method("gnvpro", name) == gnvpro.GNvpro(solver=solver) == as_method(gnvpro.GNvpro(), solver)
+        assert (
+            as_method("gnvpro", name)
+            == gnvpro.methods.GNvpro(solver=solver)
+            == as_method(gnvpro.methods.GNvpro(), solver)
+        )
 
 
 def test_numpy_arrays_and_lists_are_taken():

@@ -17,7 +17,7 @@ def test_levels_batches_and_the_best_model_go_together(work: float) -> None:
     x = torch.randn(60, 4, dtype=F64)
     y = torch.sin(x[:, :2] * x[:, 1:3])
     model = nn.Sequential(NeuralODE(4, 5, depth=2), nn.Linear(5, 2)).double()
-    method = gnvpro.GNvpro(batches=gnvpro.Batches(30), levels=2)
+    method = gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(30), levels=2)
     result = gnvpro.train(
         model, x, y, loss="least_squares", method=method, keep="best", work=work, validation=(x[:9], y[:9])
     )

@@ -21,21 +21,21 @@ INPUTS = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(20, 3)
 TARGETS = torch.sin(INPUTS.sum(1, keepdim=True))
 LABELS = (INPUTS.prod(1) > 0).long()
 
-KRYLOV = gnvpro.Krylov(max_rank=4)
+KRYLOV = gnvpro.solvers.Krylov(max_rank=4)
 RUNS = {
     "gnvpro": {"solver": KRYLOV, "loss": "multinomial"},
     "dense": {"solver": "dense", "loss": "multinomial"},
-    "hybrid": {"solver": gnvpro.Hybrid(max_rank=3), "loss": "multinomial"},
-    "gauss-newton": {"method": gnvpro.GaussNewton(solver=KRYLOV)},
+    "hybrid": {"solver": gnvpro.solvers.Hybrid(max_rank=3), "loss": "multinomial"},
+    "gauss-newton": {"method": gnvpro.methods.GaussNewton(solver=KRYLOV)},
     "lbfgs-vpro": {"method": "lbfgs-vpro", "loss": "multinomial"},
-    "adam-vpro": {"method": gnvpro.AdamVPro(batch_size=6), "loss": "multinomial"},
-    "adam": {"method": gnvpro.Adam(batch_size=6)},
-    "nesterov": {"method": gnvpro.Nesterov(batch_size=6)},
+    "adam-vpro": {"method": gnvpro.methods.AdamVPro(batch_size=6), "loss": "multinomial"},
+    "adam": {"method": gnvpro.methods.Adam(batch_size=6)},
+    "nesterov": {"method": gnvpro.methods.Nesterov(batch_size=6)},
     "batches": {
-        "method": gnvpro.GNvpro(solver=KRYLOV, batches=gnvpro.Batches(8, iterations=2)),
+        "method": gnvpro.methods.GNvpro(solver=KRYLOV, batches=gnvpro.methods.Batches(8, iterations=2)),
         "loss": "multinomial",
     },
-    "levels": {"method": gnvpro.GNvpro(levels=2, solver=KRYLOV), "keep": "best"},
+    "levels": {"method": gnvpro.methods.GNvpro(levels=2, solver=KRYLOV), "keep": "best"},
 }
 
 
@@ -99,7 +99,7 @@ def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_sam
     monkeypatch.setattr("gnvpro.methods.race.LEAST_WINDOW", 4)
     monkeypatch.setattr("gnvpro.methods.race.STINT", 3)
     cheap = "hybrid"
-    more = {"work": 400, "iterations": 30, "solver": gnvpro.Auto(max_rank=4), "loss": loss}
+    more = {"work": 400, "iterations": 30, "solver": gnvpro.solvers.Auto(max_rank=4), "loss": loss}
     expected = run("gnvpro", **more)
     kinds = [record.solver for record in expected.history]
     begun = [kinds.index(cheap), kinds.index("dense")]
@@ -156,9 +156,9 @@ def test_without_resume_an_old_file_is_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"solver": gnvpro.Krylov(max_rank=3)}, r"method was .*max_rank=4.*, now it is .*max_rank=3"),
+        ({"solver": gnvpro.solvers.Krylov(max_rank=3)}, r"method was .*max_rank=4.*, now it is .*max_rank=3"),
         ({"head_penalty": 0.5}, "head_penalty"),
-        ({"method": gnvpro.GNvpro(seed=7)}, "seed was 0, now it is 7"),
+        ({"method": gnvpro.methods.GNvpro(seed=7)}, "seed was 0, now it is 7"),
         ({"solver": None, "method": "lbfgs-vpro"}, "method was .*GNvpro.*, now it is .*LBFGSvpro"),
     ],
 )

@@ -77,8 +77,8 @@ class OtherNet(Net):
 OtherNet.__qualname__ = OtherNet.__name__ = "Net"  # edited between two runs
 
 
-def scaled_identity(factor: float) -> gnvpro.LinearOperator:
-    return gnvpro.LinearOperator((9,), (9,), lambda v: factor * v, lambda v: factor * v)
+def scaled_identity(factor: float) -> gnvpro.extend.LinearOperator:
+    return gnvpro.extend.LinearOperator((9,), (9,), lambda v: factor * v, lambda v: factor * v)
 
 
 def operator_factory(factor: float) -> Any:
@@ -94,7 +94,7 @@ def call(path: Path, model: nn.Module | None = None, **changes: Any) -> gnvpro.R
 
 VALIDATION = (INPUTS[:5], TARGETS[:5])
 WEIGHTS = torch.arange(1.0, 21.0)
-KRYLOV = gnvpro.Krylov(max_rank=3)
+KRYLOV = gnvpro.solvers.Krylov(max_rank=3)
 # what is changed: (the first call, the call that would resume it, what is named)
 CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a field of the loss": ({}, {"loss": Huber(0.01)}, r"loss was .*delta=1\.0.*, now it is .*delta=0\.01"),
@@ -113,19 +113,23 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "alpha": ({"theta_penalty": 1e-3}, {"theta_penalty": 1e-2}, r"theta_penalty was .*0\.001.*, now it is .*0\.01"),
     "the penalty on the head": ({}, {"head_penalty": 1e-2}, r"head_penalty was 0\.0001, now it is 0\.01"),
     "the eliminator": (
-        {"method": gnvpro.GNvpro(eliminator=gnvpro.Newton())},
-        {"method": gnvpro.GNvpro(eliminator=gnvpro.NewtonKrylov())},
+        {"method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.Newton())},
+        {"method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.NewtonKrylov())},
         "eliminator was .*Newton.*, now it is .*NewtonKrylov",
     ),
     "a setting of the eliminator": (
-        {"method": gnvpro.GNvpro(eliminator=gnvpro.Newton(atol=1e-6))},
-        {"method": gnvpro.GNvpro(eliminator=gnvpro.Newton(atol=1e-9))},
+        {"method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.Newton(atol=1e-6))},
+        {"method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.Newton(atol=1e-9))},
         "eliminator was .*1e-06.*, now it is .*1e-09",
     ),
-    "a setting of the solver": ({"solver": KRYLOV}, {"solver": gnvpro.Krylov(4)}, "method was .*max_rank=3.*max_rank=4"),
+    "a setting of the solver": (
+        {"solver": KRYLOV},
+        {"solver": gnvpro.solvers.Krylov(4)},
+        "method was .*max_rank=3.*max_rank=4",
+    ),
     "the solver": ({"solver": KRYLOV}, {"solver": "dense"}, "method was .*Krylov.*, now it is .*Dense"),
     "the method": ({"method": "adam"}, {"method": "nesterov"}, "method was .*Adam.*, now it is .*Nesterov"),
-    "the learning rate": ({"method": "adam"}, {"method": gnvpro.Adam(lr=1e-2)}, r"method was .*lr=0\.001.*lr=0\.01"),
+    "the learning rate": ({"method": "adam"}, {"method": gnvpro.methods.Adam(lr=1e-2)}, r"method was .*lr=0\.001.*lr=0\.01"),
     "an attribute of the model": ({"model": Net(1.0)}, {"model": Net(2.0)}, "model's code and attributes was"),
     "the code of the model": ({"model": Net()}, {"model": OtherNet()}, "model's code and attributes was"),
     "sample weights": ({"sample_weight": WEIGHTS}, {"sample_weight": WEIGHTS**2}, "sample_weight was"),
@@ -136,8 +140,8 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a validation set less": ({"validation": VALIDATION}, {"validation": None}, "validation was True, now it is False"),
     "inputs": ({}, {"inputs": INPUTS + 1e-12}, "inputs was"),
     "targets": ({}, {"targets": TARGETS + 1e-12}, "targets was"),
-    "seed": ({}, {"method": gnvpro.GNvpro(seed=1)}, "seed was 0, now it is 1"),
-    "memory": ({}, {"method": gnvpro.GNvpro(memory=1e8)}, "memory was None"),
+    "seed": ({}, {"method": gnvpro.methods.GNvpro(seed=1)}, "seed was 0, now it is 1"),
+    "memory": ({}, {"method": gnvpro.methods.GNvpro(memory=1e8)}, "memory was None"),
 }  # fmt: skip
 
 
@@ -154,10 +158,10 @@ def test_what_changes_the_numbers_is_noticed_and_named(what: str, tmp_path: Path
 def test_another_head_is_noticed(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
-    call(tmp_path / "run", model, method=gnvpro.GNvpro(head="2"))
+    call(tmp_path / "run", model, method=gnvpro.methods.GNvpro(head="2"))
     renamed = nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), nn.Linear(3, 2)).double()
     with pytest.raises(ValueError, match="is of another run: model"):
-        call(tmp_path / "run", renamed, resume=True, method=gnvpro.GNvpro(head="1"))
+        call(tmp_path / "run", renamed, resume=True, method=gnvpro.methods.GNvpro(head="1"))
 
 
 def test_what_is_trained_and_what_is_frozen_is_noticed(tmp_path: Path) -> None:
@@ -338,8 +342,10 @@ def everything() -> dict[str, str]:
         "operator": scaled_identity(50.0),
         "function": operator_factory(3.0),
         "lambda": lambda x: [y for y in x if y in {"one", "two", "three"} and y not in LABELLED],
-        "method": gnvpro.GNvpro(
-            solver=gnvpro.Dense(scaling=0.5), eliminator=gnvpro.Newton(), batches=gnvpro.Batches(7)
+        "method": gnvpro.methods.GNvpro(
+            solver=gnvpro.solvers.Dense(scaling=0.5),
+            eliminator=gnvpro.heads.Newton(),
+            batches=gnvpro.methods.Batches(7),
         ),
         "penalty": gnvpro.Tikhonov(1.0, gnvpro.time_differences),
         "set": {"b", "a", "c"},

@@ -7,7 +7,7 @@ import csv
 import pandas
 import pytest
 
-from gnvpro import History, Record
+from gnvpro.extend import History, Record
 from gnvpro.training.history import FIELDS
 
 

@@ -25,7 +25,7 @@ def network(dtype: torch.dtype = F64, width: int = 5) -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 1)).to(dtype)
 
 
-def look(inputs: torch.Tensor = X, model: nn.Module | None = None, **more: Any) -> gnvpro.Inspection:
+def look(inputs: torch.Tensor = X, model: nn.Module | None = None, **more: Any) -> gnvpro.extend.Inspection:
     return gnvpro.inspect(model or network(), inputs, Y, **{"loss": "least_squares", **more})
 
 

@@ -12,19 +12,19 @@ import gnvpro
 from checks import F64
 
 METHODS = {
-    "auto": gnvpro.GNvpro(),
-    "krylov": gnvpro.GNvpro(solver="krylov"),
-    "hybrid": gnvpro.GNvpro(solver="hybrid"),
-    "dense": gnvpro.GNvpro(solver="dense"),
-    "gauss-newton": gnvpro.GaussNewton(),
-    "lbfgs-vpro": gnvpro.LBFGSvpro(),
-    "adam-vpro": gnvpro.AdamVPro(),
-    "adam": gnvpro.Adam(),
-    "nesterov": gnvpro.Nesterov(),
+    "auto": gnvpro.methods.GNvpro(),
+    "krylov": gnvpro.methods.GNvpro(solver="krylov"),
+    "hybrid": gnvpro.methods.GNvpro(solver="hybrid"),
+    "dense": gnvpro.methods.GNvpro(solver="dense"),
+    "gauss-newton": gnvpro.methods.GaussNewton(),
+    "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
+    "adam-vpro": gnvpro.methods.AdamVPro(),
+    "adam": gnvpro.methods.Adam(),
+    "nesterov": gnvpro.methods.Nesterov(),
 }
 
 
-def fit(method: gnvpro.Method, checkpoint: Path | None, **budget: float) -> gnvpro.Result:
+def fit(method: gnvpro.extend.Method, checkpoint: Path | None, **budget: float) -> gnvpro.Result:
     torch.manual_seed(0)
     x = torch.rand(80, 2, dtype=F64)
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
@@ -61,7 +61,7 @@ def test_the_same_budget_does_nothing_more(name: str, tmp_path: Path) -> None:
 
 
 def test_batches_go_on_and_keep_to_the_larger_budget(tmp_path: Path) -> None:
-    method = gnvpro.GNvpro(batches=gnvpro.Batches(30))
+    method = gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(30))
     short = fit(method, tmp_path / "run", work=40)
     longer = fit(method, tmp_path / "run", work=80)
     assert len(longer.history) > len(short.history)

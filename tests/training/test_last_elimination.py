@@ -21,9 +21,9 @@ from stochastic_cases import network, samples
 
 LAST = "head eliminated over the whole training set"
 BATCHES = {
-    "adam-vpro": gnvpro.AdamVPro(),
-    "relay": gnvpro.GNvpro(solver=gnvpro.Auto(large=300, reproducible=True)),
-    "gnvpro in batches": gnvpro.GNvpro(solver="dense", batches=gnvpro.Batches(150, iterations=2)),
+    "adam-vpro": gnvpro.methods.AdamVPro(),
+    "relay": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Auto(large=300, reproducible=True)),
+    "gnvpro in batches": gnvpro.methods.GNvpro(solver="dense", batches=gnvpro.methods.Batches(150, iterations=2)),
 }
 LOSSES = ("least_squares", "multinomial")
 each = pytest.mark.parametrize("name", BATCHES)
@@ -113,7 +113,7 @@ def test_interrupted_too(name: str, loss: str, keep: str, tmp_path: Path) -> Non
     settings: dict[str, Any] = {"validation": validation(loss), "keep": keep, "work": 40, "iterations": 7}
     whole = trained(name, loss, **settings)
 
-    def interrupt(record: gnvpro.Record) -> None:
+    def interrupt(record: gnvpro.extend.Record) -> None:
         if record.iteration == 4:
             raise KeyboardInterrupt
 
@@ -153,7 +153,7 @@ def test_more_iterations_go_on_from_before_the_last_elimination(
 
 
 def test_an_error_on_the_way_is_told_and_the_head_eliminated_all_the_same() -> None:
-    def fail(record: gnvpro.Record) -> None:
+    def fail(record: gnvpro.extend.Record) -> None:
         if record.iteration == 3:
             raise RuntimeError("a listener's own")
 
@@ -174,15 +174,19 @@ class Slow(Newton):
         return super().fit(Z, misfit, head_penalty, start)
 
 
-@pytest.mark.parametrize("solver", [None, gnvpro.Auto(large=300)])
+@pytest.mark.parametrize("solver", [None, gnvpro.solvers.Auto(large=300)])
 def test_the_seconds_of_the_last_elimination_are_put_aside(
-    solver: gnvpro.Auto | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    solver: gnvpro.solvers.Auto | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A pass takes a second, and eliminating the head over all samples ten."""
     monkeypatch.setattr(training_run.Run, "_seconds", lambda self: self.meter.work + Slow.spent[0])
     Slow.spent[0] = 0.0
     monkeypatch.setattr(relay, "FEW_EXACT_STEPS", 1e9)  # batches to the end
-    method = gnvpro.AdamVPro(eliminator=Slow()) if solver is None else gnvpro.GNvpro(eliminator=Slow(), solver=solver)
+    method = (
+        gnvpro.methods.AdamVPro(eliminator=Slow())
+        if solver is None
+        else gnvpro.methods.GNvpro(eliminator=Slow(), solver=solver)
+    )
     x, y = samples(400, "multinomial")
     settings: dict[str, Any] = {"loss": "multinomial", "method": method, "seconds": 60.0}
     result = gnvpro.train(network(), x, y, **settings, checkpoint=tmp_path / "run")
@@ -196,7 +200,7 @@ def test_no_more_than_half_of_the_seconds_is_put_aside(monkeypatch: pytest.Monke
     monkeypatch.setattr(training_run.Run, "_seconds", lambda self: self.meter.work + Slow.spent[0])
     Slow.spent[0] = 0.0
     x, y = samples(400, "multinomial")
-    method = gnvpro.AdamVPro(eliminator=Slow())
+    method = gnvpro.methods.AdamVPro(eliminator=Slow())
     result = gnvpro.train(network(), x, y, loss="multinomial", method=method, seconds=13.0)
     assert len(result.history) >= 3
     assert math.isfinite(result.history[-1].loss)

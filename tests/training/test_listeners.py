@@ -20,7 +20,7 @@ def train(**arguments):
     settings = {
         "loss": "multinomial",
         "work": 40,
-        "solver": gnvpro.Krylov(max_rank=3),
+        "solver": gnvpro.solvers.Krylov(max_rank=3),
         "validation": (inputs[:9], targets[:9]),
     }
     return gnvpro.train(model, inputs, targets, **{**settings, **arguments})

@@ -212,9 +212,11 @@ def test_weights_count_as_repeated_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [gnvpro.Adam(), gnvpro.AdamVPro(), gnvpro.GNvpro(batches=gnvpro.Batches(10))], ids=lambda m: m.name
+    "method",
+    [gnvpro.methods.Adam(), gnvpro.methods.AdamVPro(), gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(10))],
+    ids=lambda m: m.name,
 )
-def test_methods_that_see_batches_refuse(method: gnvpro.Method) -> None:
+def test_methods_that_see_batches_refuse(method: gnvpro.extend.Method) -> None:
     with pytest.raises(ValueError, match='theta_penalty="auto" needs a method that trains on the whole set'):
         gnvpro.train(network(), *wave(30, 0.1), loss="least_squares", method=method, **AUTO)
 

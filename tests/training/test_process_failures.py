@@ -110,9 +110,9 @@ class Rounding:
     def fingerprint(self) -> str:
         return "the identity"
 
-    def __call__(self, net: nn.Module, parameters: Any) -> gnvpro.LinearOperator:
+    def __call__(self, net: nn.Module, parameters: Any) -> gnvpro.extend.LinearOperator:
         n, scale = sum(torch.Size(shape).numel() for _, shape in parameters), 1 + self.error
-        return gnvpro.LinearOperator((n,), (n,), lambda x: scale * x, lambda y: scale * y)
+        return gnvpro.extend.LinearOperator((n,), (n,), lambda x: scale * x, lambda y: scale * y)
 
 
 def rows() -> list[Tensor]:

@@ -47,14 +47,14 @@ def single(outputs: int) -> nn.Module:
 
 METHODS = {
     "krylov": {"solver": "krylov"},
-    "hybrid": {"solver": gnvpro.Hybrid(max_rank=2)},
+    "hybrid": {"solver": gnvpro.solvers.Hybrid(max_rank=2)},
     "dense": {"solver": "dense"},
     "auto": {},
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
     "gauss-newton": {"method": "gauss-newton"},
-    "adam": {"method": gnvpro.Adam(lr=1e-2, batch_size=16)},
-    "nesterov": {"method": gnvpro.Nesterov(lr=1e-2, batch_size=16)},
-    "adam-vpro": {"method": gnvpro.AdamVPro(lr=1e-2, batch_size=16)},
+    "adam": {"method": gnvpro.methods.Adam(lr=1e-2, batch_size=16)},
+    "nesterov": {"method": gnvpro.methods.Nesterov(lr=1e-2, batch_size=16)},
+    "adam-vpro": {"method": gnvpro.methods.AdamVPro(lr=1e-2, batch_size=16)},
 }
 SOFT: dict[str, Any] = {"theta_penalty": 1e-3, "head_penalty": 1e-3}
 SOFTER: dict[str, Any] = {
@@ -79,38 +79,46 @@ CASES = {
     "no penalty": Case(settings={"solver": "krylov", "head_penalty": 0.0}, iterations=1, rtol=1e-10),
     # rounding errors of 57 steps on batches
     "auto on batches": Case(
-        settings={**SOFT, "solver": gnvpro.Auto(large=50)},
+        settings={**SOFT, "solver": gnvpro.solvers.Auto(large=50)},
         model=lambda outputs: MLP(3, [9, 8], n_outputs=outputs, dtype=F64),
         rtol=1e-8,
     ),
-    "residual term": Case(settings={**SOFT, "solver": gnvpro.Dense(residual_term=True)}),
+    "residual term": Case(settings={**SOFT, "solver": gnvpro.solvers.Dense(residual_term=True)}),
     "more outputs than samples": Case(
-        settings={**SOFT, "solver": gnvpro.Dense(residual_term=True)}, outputs=95, iterations=1, rtol=1e-11
+        settings={**SOFT, "solver": gnvpro.solvers.Dense(residual_term=True)}, outputs=95, iterations=1, rtol=1e-11
     ),
     # it ends at a gradient of 1e-10, which a penalty of 1e-3 makes an uncertainty of 1e-7 in W
     "newton-krylov": Case(
-        "multinomial", {**SOFT, "method": gnvpro.GNvpro(eliminator=gnvpro.NewtonKrylov())}, 3, rtol=1e-7
+        "multinomial", {**SOFT, "method": gnvpro.methods.GNvpro(eliminator=gnvpro.heads.NewtonKrylov())}, 3, rtol=1e-7
     ),
     "newton-cg": Case(
         "multinomial",
-        {**SOFT, "method": gnvpro.GNvpro(solver="krylov", eliminator=gnvpro.NewtonCG(rtol=1e-12, inverse_rtol=1e-12))},
+        {
+            **SOFT,
+            "method": gnvpro.methods.GNvpro(
+                solver="krylov", eliminator=gnvpro.heads.NewtonCG(rtol=1e-12, inverse_rtol=1e-12)
+            ),
+        },
         3,
         rtol=1e-8,
     ),
     "weights": Case(settings={**SOFT, "solver": "krylov"}, weighted=True),
     "weights, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, weighted=True),
     "batches": Case(
-        "multinomial", {**SOFTER, "method": gnvpro.GNvpro(batches=gnvpro.Batches(40, iterations=1))}, 3, iterations=3
+        "multinomial",
+        {**SOFTER, "method": gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(40, iterations=1))},
+        3,
+        iterations=3,
     ),
     "streamed, krylov": Case(settings={**SOFT, **METHODS["krylov"]}, streamed=True),
     "streamed, dense": Case("multinomial", {**SOFTER, **METHODS["dense"]}, 3, streamed=True),
     "streamed, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, streamed=True),
     "streamed, batches of two": Case(  # some of which have no sample of one of the processes
-        "multinomial", {**SOFT, "method": gnvpro.Adam(lr=1e-2, batch_size=2)}, 3, streamed=True
+        "multinomial", {**SOFT, "method": gnvpro.methods.Adam(lr=1e-2, batch_size=2)}, 3, streamed=True
     ),
     "nothing here": Case("multinomial", {**SOFT, "solver": "dense"}, 3, cut=0),
     "nothing there": Case(settings={**SOFT, **METHODS["adam-vpro"]}, cut=N),
-    "levels": Case(settings={**SOFT, "method": gnvpro.GNvpro(levels=2), "work": 14}, model=deep, rtol=1e-10),
+    "levels": Case(settings={**SOFT, "method": gnvpro.methods.GNvpro(levels=2), "work": 14}, model=deep, rtol=1e-10),
     "float32": Case(settings={**SOFT, "solver": "krylov"}, model=single, iterations=1, rtol=1e-4),
 }
 
@@ -173,7 +181,7 @@ def bytes_sent(solver: str, samples: int) -> list[int]:
     x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
     torch.manual_seed(0)
     model = MLP(3, [6, 5], n_outputs=2, dtype=F64)
-    chosen = gnvpro.Krylov(max_rank=3, rtol=0.0) if solver == "krylov" else gnvpro.Dense(geodesic=False)
+    chosen = gnvpro.solvers.Krylov(max_rank=3, rtol=0.0) if solver == "krylov" else gnvpro.solvers.Dense(geodesic=False)
     with ExitStack() as stack:
         for name, which in {"all_reduce": 0, "broadcast": 0, "send": 0, "recv": 0, "all_gather": 1}.items():
             stack.enter_context(patch.object(dist, name, counting(getattr(dist, name), which)))

@@ -52,7 +52,7 @@ def test_the_plot_shows_what_the_records_hold(result, against):
 def test_penalties_are_drawn_where_they_change(result):
     assert "penalties" not in lines(result.plot())
     changed = [dataclasses.replace(record, theta_penalty=0.1 / (k + 1)) for k, record in enumerate(result.history)]
-    drawn = lines(gnvpro.History(changed).plot())
+    drawn = lines(gnvpro.extend.History(changed).plot())
     assert drawn["penalties"]["theta_penalty"].get_ydata().tolist() == [0.1 / (k + 1) for k in range(len(changed))]
 
 
@@ -60,7 +60,7 @@ def test_an_axis_that_is_not_there_is_named(result):
     with pytest.raises(ValueError, match="against='hours' is not known"):
         result.history.plot("hours")
     with pytest.raises(ValueError, match="no record"):
-        gnvpro.History().plot()
+        gnvpro.extend.History().plot()
 
 
 def test_a_missing_matplotlib_is_asked_for(result, monkeypatch):
@@ -102,9 +102,9 @@ def test_the_summary_names_data_method_cost_and_scores(result):
 
 def test_the_best_score_is_the_lowest_loss_and_the_highest_accuracy():
     def record(i, loss, accuracy):
-        return gnvpro.Record(i, loss, loss, None, None, None, None, True, 1.0 * i, 0.1, 0.0, accuracy=accuracy)
+        return gnvpro.extend.Record(i, loss, loss, None, None, None, None, True, 1.0 * i, 0.1, 0.0, accuracy=accuracy)
 
-    history = gnvpro.History([record(0, 3.0, 0.5), record(1, 1.0, 0.75), record(2, 2.0, 0.25)])
+    history = gnvpro.extend.History([record(0, 3.0, 0.5), record(1, 1.0, 0.75), record(2, 2.0, 0.25)])
     scores = gnvpro.Result(nn.Linear(1, 1), gnvpro.Status.WORK_SPENT, history).summary().scores
     assert ["objective", "3", "2", "1"] in scores
     assert ["accuracy", "50.00%", "25.00%", "75.00%"] in scores
@@ -116,8 +116,8 @@ def test_a_notebook_gets_tables_without_markup_from_the_facts(result):
 
 
 def test_settings_are_written_without_what_was_left_open():
-    assert described(gnvpro.Hybrid(max_rank=7)) == "Hybrid(max_rank=7, rtol=0.01)"
-    assert "None" not in described(gnvpro.GNvpro())
+    assert described(gnvpro.solvers.Hybrid(max_rank=7)) == "Hybrid(max_rank=7, rtol=0.01)"
+    assert "None" not in described(gnvpro.methods.GNvpro())
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])

@@ -22,21 +22,21 @@ TARGETS = {"least_squares": REAL, "multinomial": LABELS}
 ENDED_BY_ITSELF = (gnvpro.Status.CONVERGED, gnvpro.Status.SETTLED)
 BUDGETS = {"much": (1e9, 1e9, 1), "less": (1.5e6, 2e5, 2), "least": (6e5, 5e4, 6)}
 
-SOLVERS: dict[str, gnvpro.Solver] = {
-    "krylov": gnvpro.Krylov(max_rank=5),
-    "hybrid": gnvpro.Hybrid(max_rank=2),
-    "dense": gnvpro.Dense(),
-    "matrix of a part": gnvpro.Dense(samples=60),
-    "auto": gnvpro.Auto(max_rank=4),
+SOLVERS: dict[str, gnvpro.extend.Solver] = {
+    "krylov": gnvpro.solvers.Krylov(max_rank=5),
+    "hybrid": gnvpro.solvers.Hybrid(max_rank=2),
+    "dense": gnvpro.solvers.Dense(),
+    "matrix of a part": gnvpro.solvers.Dense(samples=60),
+    "auto": gnvpro.solvers.Auto(max_rank=4),
 }
-METHODS: dict[str, gnvpro.Method] = {
-    **{name: gnvpro.GNvpro(solver=solver) for name, solver in SOLVERS.items()},
-    "dense in batches": gnvpro.GNvpro(solver="dense", batches=gnvpro.Batches(90, iterations=2)),
-    "gauss-newton": gnvpro.GaussNewton(solver=gnvpro.Krylov(max_rank=5)),
-    "lbfgs-vpro": gnvpro.LBFGSvpro(),
-    "adam-vpro": gnvpro.AdamVPro(batch_size=32),
-    "adam": gnvpro.Adam(batch_size=32),
-    "nesterov": gnvpro.Nesterov(batch_size=32),
+METHODS: dict[str, gnvpro.extend.Method] = {
+    **{name: gnvpro.methods.GNvpro(solver=solver) for name, solver in SOLVERS.items()},
+    "dense in batches": gnvpro.methods.GNvpro(solver="dense", batches=gnvpro.methods.Batches(90, iterations=2)),
+    "gauss-newton": gnvpro.methods.GaussNewton(solver=gnvpro.solvers.Krylov(max_rank=5)),
+    "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
+    "adam-vpro": gnvpro.methods.AdamVPro(batch_size=32),
+    "adam": gnvpro.methods.Adam(batch_size=32),
+    "nesterov": gnvpro.methods.Nesterov(batch_size=32),
 }
 
 
@@ -47,7 +47,7 @@ def network() -> nn.Module:
         return nn.Sequential(*layers).double()
 
 
-def run(method: gnvpro.Method, loss: str, memory: float, **more: Any) -> gnvpro.Result:
+def run(method: gnvpro.extend.Method, loss: str, memory: float, **more: Any) -> gnvpro.Result:
     method = replace(method, memory=memory)
     return gnvpro.train(network(), INPUTS, TARGETS[loss], loss=loss, method=method, work=120, iterations=7, **more)
 
@@ -57,11 +57,11 @@ def bits(result: gnvpro.Result) -> tuple[list[torch.Tensor], list[dict[str, Any]
     return [p.detach() for p in result.model.parameters()], records, result.status
 
 
-def exact_steps(method: gnvpro.Method) -> gnvpro.Dense | None:
+def exact_steps(method: gnvpro.extend.Method) -> gnvpro.solvers.Dense | None:
     """The solver of the method's exact steps, where it takes any."""
     solver = getattr(method, "solver", None)
-    solver = solver.dense if isinstance(solver, gnvpro.Auto) else solver
-    return solver if isinstance(solver, gnvpro.Dense) else None
+    solver = solver.dense if isinstance(solver, gnvpro.solvers.Auto) else solver
+    return solver if isinstance(solver, gnvpro.solvers.Dense) else None
 
 
 FAST = [("krylov", "multinomial", "less"), ("dense", "least_squares", "least"), ("adam", "least_squares", "less")]
@@ -83,7 +83,7 @@ def test_resuming_gives_the_same_bits(name: str, loss: str, budget: str, tmp_pat
     assert last >= 4
     for stop in sorted({0, 1, last // 2, last - 1}):
 
-        def interrupt(record: gnvpro.Record, stop: int = stop) -> None:
+        def interrupt(record: gnvpro.extend.Record, stop: int = stop) -> None:
             if record.iteration == stop:
                 raise KeyboardInterrupt
 
@@ -101,7 +101,7 @@ def test_the_memory_of_the_first_run_decides_where_none_is_given(
 ) -> None:
     """What is free differs from hour to hour; a resumed run must not cut its passes another way."""
 
-    def interrupt(record: gnvpro.Record) -> None:
+    def interrupt(record: gnvpro.extend.Record) -> None:
         if record.iteration == 3:
             raise KeyboardInterrupt
 
@@ -121,7 +121,7 @@ def test_the_memory_of_the_first_run_decides_where_none_is_given(
 
 @pytest.mark.parametrize("why", ["settled", "patience"])
 def test_interrupted_at_the_record_that_ends_it_a_run_ends_there(why: str, tmp_path: Any) -> None:
-    def interrupted(record: gnvpro.Record) -> None:
+    def interrupted(record: gnvpro.extend.Record) -> None:
         if record.iteration == whole.history[-1].iteration:
             raise KeyboardInterrupt
 

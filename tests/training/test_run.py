@@ -27,17 +27,23 @@ def network(depth=2):
 
 def train(model, **arguments):
     inputs, targets = data()
-    defaults = {"loss": "least_squares", "work": 120, "method": gnvpro.GNvpro(solver=gnvpro.Krylov(max_rank=4))}
+    defaults = {
+        "loss": "least_squares",
+        "work": 120,
+        "method": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Krylov(max_rank=4)),
+    }
     return gnvpro.train(model, inputs, targets, **{**defaults, **arguments})
 
 
-def in_batches(kind=gnvpro.GNvpro, *, size=20, seed=0, **settings):
+def in_batches(kind=gnvpro.methods.GNvpro, *, size=20, seed=0, **settings):
     """A method that trains on batches."""
-    solver = {} if kind is gnvpro.LBFGSvpro else {"solver": gnvpro.Krylov(max_rank=4)}
-    return kind(batches=gnvpro.Batches(size, **settings), seed=seed, **solver)
+    solver = {} if kind is gnvpro.methods.LBFGSvpro else {"solver": gnvpro.solvers.Krylov(max_rank=4)}
+    return kind(batches=gnvpro.methods.Batches(size, **settings), seed=seed, **solver)
 
 
-each_kind = pytest.mark.parametrize("kind", [gnvpro.GNvpro, gnvpro.GaussNewton, gnvpro.LBFGSvpro])
+each_kind = pytest.mark.parametrize(
+    "kind", [gnvpro.methods.GNvpro, gnvpro.methods.GaussNewton, gnvpro.methods.LBFGSvpro]
+)
 
 
 @each_kind
@@ -47,7 +53,7 @@ def test_batches_cost_their_share_and_come_in_turn(kind):
     assert [(r.sweep, r.batch) for r in steps] == [(s, b) for s in (0, 1) for b in (0, 1, 2) for _ in range(2)]
     assert result.status is gnvpro.Status.SWEEPS_DONE
     assert result.history[0].work == pytest.approx(2 / 3)  # forward and backward over a third of the samples
-    if kind is not gnvpro.LBFGSvpro:
+    if kind is not gnvpro.methods.LBFGSvpro:
         first = result.history[1]
         assert first.work == pytest.approx((2 + 2 * first.rank + 1 + first.accepted) / 3)
 
@@ -84,7 +90,7 @@ def test_batches_keep_to_the_budget_with_the_last_elimination_and_leave_little(k
     assert result.status is gnvpro.Status.WORK_SPENT
     assert result.history[-1].note == "head eliminated over the whole training set"
     assert result.work <= work + 1e-9
-    if kind is not gnvpro.LBFGSvpro:
+    if kind is not gnvpro.methods.LBFGSvpro:
         assert work - result.work < 2 * 4 / 3  # the first model and trial of a batch of a third
 
 
@@ -103,14 +109,16 @@ def test_one_batch_of_everything_is_training_on_everything():
     assert torch.allclose(whole(inputs), batched(inputs), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [gnvpro.GNvpro, gnvpro.GaussNewton, gnvpro.LBFGSvpro, gnvpro.Adam])
+@pytest.mark.parametrize(
+    "kind", [gnvpro.methods.GNvpro, gnvpro.methods.GaussNewton, gnvpro.methods.LBFGSvpro, gnvpro.methods.Adam]
+)
 def test_levels_return_a_deeper_network_and_keep_to_their_budgets(kind):
     model = network(depth=2)
     result = train(model, method=kind(levels=3), work=[40, 50, 60])
     assert (model[0].depth, result.model[0].depth) == (2, 8)
     assert sorted({r.level for r in result.history}) == [0, 1, 2]
     for level, limit in enumerate((40, 90, 150)):
-        slack = 50 if kind is gnvpro.LBFGSvpro else 0
+        slack = 50 if kind is gnvpro.methods.LBFGSvpro else 0
         assert max(r.work for r in result.history if r.level == level) <= limit + slack
     inputs, targets = data()
     misfit = 0.5 * (result.model(inputs) - targets).square().sum(1).mean().item()
@@ -118,13 +126,13 @@ def test_levels_return_a_deeper_network_and_keep_to_their_budgets(kind):
 
 
 def test_one_number_for_the_work_is_shared_evenly_by_the_levels():
-    result = train(network(), method=gnvpro.GNvpro(levels=2), work=100)
+    result = train(network(), method=gnvpro.methods.GNvpro(levels=2), work=100)
     assert max(r.work for r in result.history if r.level == 0) <= 50
 
 
 def test_the_head_of_the_full_methods_is_kept_by_a_prolongation():
     """With T = 1 the refined network computes nearly the same, so the kept head nearly fits."""
-    history = train(network(), method=gnvpro.GaussNewton(levels=2), work=100).history
+    history = train(network(), method=gnvpro.methods.GaussNewton(levels=2), work=100).history
     last = [r for r in history if r.level == 0][-1]
     first = next(r for r in history if r.level == 1)
     assert first.loss == pytest.approx(last.loss, rel=0.05)
@@ -151,7 +159,7 @@ def test_any_module_with_prolongated_can_be_refined_wherever_it_sits_in_the_mode
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(3, 4), Steps(torch.randn(2, 4, 4)))
     model = nn.Sequential(body, nn.Linear(4, 2)).double()
-    result = train(model, method=gnvpro.GNvpro(levels=2))
+    result = train(model, method=gnvpro.methods.GNvpro(levels=2))
     assert model[0][1].weights.shape == (2, 4, 4)
     assert result.model[0][1].weights.shape == (4, 4, 4)
     assert result.model[0][0] is not model[0][0]
@@ -184,7 +192,7 @@ def test_keep_last_returns_the_last_model():
         ({"keep": "best"}, "validation"),
         ({"keep": "first"}, "keep='first'"),
         ({"work": [10, 20]}, "work"),
-        ({"work": [10, 20, 30], "method": gnvpro.GNvpro(levels=2)}, "levels=2"),
+        ({"work": [10, 20, 30], "method": gnvpro.methods.GNvpro(levels=2)}, "levels=2"),
         ({"resume": True}, "checkpoint"),
         ({"method": "adams"}, "adam"),
     ],
@@ -198,7 +206,7 @@ def test_levels_need_a_network_that_can_be_refined():
     inputs, targets = data()
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     with pytest.raises(ValueError, match=r"levels=2.*prolongated"):
-        gnvpro.train(model, inputs, targets, loss="least_squares", method=gnvpro.GNvpro(levels=2))
+        gnvpro.train(model, inputs, targets, loss="least_squares", method=gnvpro.methods.GNvpro(levels=2))
 
 
 def test_small_problems_run_on_one_thread_and_the_number_is_restored():
@@ -228,6 +236,6 @@ def test_a_level_that_cannot_begin_says_which(monkeypatch):
     with pytest.raises(
         ValueError, match=r"level 2 cannot begin \(level 1 is kept\): the model's features are not finite"
     ):
-        train(model, method=gnvpro.LBFGSvpro(levels=2))
+        train(model, method=gnvpro.methods.LBFGSvpro(levels=2))
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert not torch.equal(before[0], next(model.parameters()))  # trained as far as it went

@@ -66,7 +66,7 @@ def test_objective_gradient_and_curvature_are_those_of_repeated_samples(name: st
 
 
 def trained(
-    name: str, method: str | gnvpro.Method, inputs: Tensor, targets: Tensor, weights: Tensor | None
+    name: str, method: str | gnvpro.extend.Method, inputs: Tensor, targets: Tensor, weights: Tensor | None
 ) -> nn.Module:
     case = CASES[name]
     torch.manual_seed(0)
@@ -92,15 +92,15 @@ def test_the_trained_model_is_that_of_repeated_samples(name: str, method: str) -
 @pytest.mark.parametrize(
     "method",
     [
-        gnvpro.GNvpro(),
-        gnvpro.GNvpro(batches=gnvpro.Batches(6)),
-        gnvpro.AdamVPro(batch_size=6),
-        gnvpro.Adam(),
-        gnvpro.Adam(batch_size=6),
+        gnvpro.methods.GNvpro(),
+        gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(6)),
+        gnvpro.methods.AdamVPro(batch_size=6),
+        gnvpro.methods.Adam(),
+        gnvpro.methods.Adam(batch_size=6),
     ],
     ids=["gnvpro", "gnvpro in batches", "adam-vpro", "adam", "adam in batches"],
 )
-def test_a_sample_of_weight_zero_is_absent(method: gnvpro.Method) -> None:
+def test_a_sample_of_weight_zero_is_absent(method: gnvpro.extend.Method) -> None:
     case = drawn("mlp, multinomial")
     weights = torch.rand(len(COUNTS), dtype=F64) * (COUNTS > 0)
     kept = weights > 0

@@ -88,7 +88,7 @@ def test_patience_goes_by_the_metric_that_keep_names() -> None:
 def test_a_resumed_run_has_the_same_metrics_and_keeps_the_same_model(tmp_path: Path) -> None:
     settings = {"keep": "mae", "patience": 6, "validation": HELD_OUT, "work": 400}
 
-    def interrupt(record: gnvpro.Record) -> None:
+    def interrupt(record: gnvpro.extend.Record) -> None:
         if record.iteration == 4:
             raise KeyboardInterrupt
 

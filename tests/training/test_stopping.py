@@ -15,7 +15,8 @@ from torch import nn
 
 import gnvpro
 from checks import F64
-from gnvpro import Record, Status
+from gnvpro import Status
+from gnvpro.extend import Record
 from gnvpro.training import convergence
 from gnvpro.training.convergence import Settling
 from gnvpro.training.scores import Rise
@@ -64,7 +65,13 @@ def test_every_level_has_its_share_of_the_seconds() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(gnvpro.networks.NeuralODE(2, 4, depth=2, final_time=1.0), nn.Linear(4, 1)).double()
     result = gnvpro.train(
-        model, X, Y + NOISE, loss="least_squares", method=gnvpro.GNvpro(levels=2), seconds=0.8, listeners=asleep(0.08)
+        model,
+        X,
+        Y + NOISE,
+        loss="least_squares",
+        method=gnvpro.methods.GNvpro(levels=2),
+        seconds=0.8,
+        listeners=asleep(0.08),
     )
     first, second = ([r for r in result.history if r.level == level] for level in (0, 1))
     assert first[-2].seconds < 0.4 <= second[0].seconds
@@ -72,9 +79,11 @@ def test_every_level_has_its_share_of_the_seconds() -> None:
     assert result.model[0].depth == 4
 
 
-@pytest.mark.parametrize("method", [gnvpro.GNvpro(solver="krylov"), gnvpro.Adam(), gnvpro.LBFGSvpro()], ids=str)
+@pytest.mark.parametrize(
+    "method", [gnvpro.methods.GNvpro(solver="krylov"), gnvpro.methods.Adam(), gnvpro.methods.LBFGSvpro()], ids=str
+)
 def test_a_run_whose_seconds_are_spent_goes_on_with_more_and_counts_those_before(
-    method: gnvpro.Method, tmp_path: Path
+    method: gnvpro.extend.Method, tmp_path: Path
 ) -> None:
     run = {"method": method, "checkpoint": tmp_path / "run", "resume": True, "listeners": asleep(0.05)}
     short = fit(Y + NOISE, seconds=0.25, **run)
@@ -119,7 +128,10 @@ def test_a_limit_is_a_cap_and_does_not_keep_a_run_from_ending_earlier() -> None:
 
 
 def test_methods_on_batches_have_a_budget_where_none_is_given() -> None:
-    for method in (gnvpro.Adam(batch_size=40), gnvpro.GNvpro(batches=gnvpro.Batches(40), solver="krylov")):
+    for method in (
+        gnvpro.methods.Adam(batch_size=40),
+        gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(40), solver="krylov"),
+    ):
         result = fit(Y + NOISE, method=method)
         assert result.status is Status.WORK_SPENT
         assert 590 < result.work <= 600

@@ -39,7 +39,7 @@ def network(features: int = 6) -> nn.Module:
 
 
 def interrupt_at(iteration: int) -> Any:
-    def listen(record: gnvpro.Record) -> None:
+    def listen(record: gnvpro.extend.Record) -> None:
         if record.iteration == iteration:
             raise KeyboardInterrupt
 
@@ -54,15 +54,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "krylov": {"solver": "krylov"},
     "hybrid": {"solver": "hybrid"},
     "dense": {"solver": "dense"},
-    "dense, full": {"solver": gnvpro.Dense(residual_term=True)},
+    "dense, full": {"solver": gnvpro.solvers.Dense(residual_term=True)},
     "auto": {},
     "gauss-newton": {"method": "gauss-newton"},
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
-    "adam": {"method": gnvpro.Adam(lr=1e-2, batch_size=16)},
-    "nesterov": {"method": gnvpro.Nesterov(lr=1e-2, batch_size=16)},
-    "adam-vpro": {"method": gnvpro.AdamVPro(batch_size=20, lr=1e-2)},
-    "batches": {"method": gnvpro.GNvpro(solver="krylov", batches=gnvpro.Batches(25, iterations=2))},
-    "newton-krylov": {"method": gnvpro.GNvpro(solver="krylov", eliminator=gnvpro.NewtonKrylov())},
+    "adam": {"method": gnvpro.methods.Adam(lr=1e-2, batch_size=16)},
+    "nesterov": {"method": gnvpro.methods.Nesterov(lr=1e-2, batch_size=16)},
+    "adam-vpro": {"method": gnvpro.methods.AdamVPro(batch_size=20, lr=1e-2)},
+    "batches": {"method": gnvpro.methods.GNvpro(solver="krylov", batches=gnvpro.methods.Batches(25, iterations=2))},
+    "newton-krylov": {"method": gnvpro.methods.GNvpro(solver="krylov", eliminator=gnvpro.heads.NewtonKrylov())},
 }
 CASES = [(name, loss) for name in METHODS for loss in ("least_squares", "multinomial") if name != "newton-krylov"]
 CASES += [("newton-krylov", "multinomial")]
@@ -96,7 +96,7 @@ def test_levels(tmp_path):
         torch.manual_seed(7)
         return nn.Sequential(NeuralODE(2, 3, depth=2, final_time=1.0), nn.Linear(3, 2)).double()
 
-    method = gnvpro.GNvpro(solver="krylov", levels=2)
+    method = gnvpro.methods.GNvpro(solver="krylov", levels=2)
     expected = gnvpro.train(model(), x, y, loss="least_squares", method=method, work=40)
     result = gnvpro.train(model(), *files(tmp_path, x, y), loss="least_squares", method=method, work=40)
     assert result.history[-1].level == 1

@@ -189,7 +189,7 @@ def test_no_work_eliminates_the_head_once_and_nothing_else(method):
 @each_loss
 def test_work_is_counted_from_first_principles(loss, method):
     # Start: forward and gradient. A new factorisation: two passes a dimension. Each trial one; accepted, its gradient.
-    solver = gnvpro.Krylov(max_rank=7, rtol=1e-1, longer_steps=False)
+    solver = gnvpro.solvers.Krylov(max_rank=7, rtol=1e-1, longer_steps=False)
     history = train(loss, work=150, method=method, solver=solver).history
     expected, fresh_model = 2.0, True
     assert history[0].work == expected
@@ -265,7 +265,7 @@ class Cliff(nn.Module):
 
 
 @pytest.mark.parametrize("explosion", [math.nan, math.inf, 1e200])
-@pytest.mark.parametrize("loss", [gnvpro.HalfSquaredError(), PseudoHuber()], ids=["squared", "pseudo-huber"])
+@pytest.mark.parametrize("loss", [gnvpro.losses.HalfSquaredError(), PseudoHuber()], ids=["squared", "pseudo-huber"])
 @each_method
 def test_a_step_that_is_not_finite_is_rejected_and_training_goes_on(explosion, loss, method):
     with torch.random.fork_rng():
@@ -300,8 +300,12 @@ def test_a_larger_penalty_leaves_what_it_is_on_smaller(penalised):
 
 
 def test_a_krylov_space_ends_at_its_rank_or_its_tolerance():
-    assert set(train("multinomial", solver=gnvpro.Krylov(max_rank=2, rtol=0.0)).history.column("rank")[1:]) == {2}
-    loose, tight = (train("multinomial", solver=gnvpro.Krylov(30, rtol)).history[1].rank for rtol in (0.5, 1e-3))
+    assert set(train("multinomial", solver=gnvpro.solvers.Krylov(max_rank=2, rtol=0.0)).history.column("rank")[1:]) == {
+        2
+    }
+    loose, tight = (
+        train("multinomial", solver=gnvpro.solvers.Krylov(30, rtol)).history[1].rank for rtol in (0.5, 1e-3)
+    )
     assert loose < tight
 
 
@@ -338,7 +342,9 @@ def test_integer_one_hot_and_soft_labels_that_say_the_same_train_the_same():
 
 def test_a_name_and_the_object_are_the_same_loss():
     named = train("multinomial").history[-1].loss
-    given = gnvpro.train(fresh(3), X, LABELS, loss=gnvpro.Multinomial(), work=100, solver="krylov").history[-1].loss
+    given = (
+        gnvpro.train(fresh(3), X, LABELS, loss=gnvpro.losses.Multinomial(), work=100, solver="krylov").history[-1].loss
+    )
     assert named == given
 
 
@@ -386,7 +392,7 @@ def test_a_float32_network_gets_as_far_as_a_float64_one():
 
 def test_the_head_may_be_named_and_is_found_the_same():
     found = train("multinomial").history[-1].loss
-    named = train("multinomial", method=gnvpro.GNvpro(solver="krylov", head="4")).history[-1].loss
+    named = train("multinomial", method=gnvpro.methods.GNvpro(solver="krylov", head="4")).history[-1].loss
     assert found == named
 
 
@@ -449,13 +455,13 @@ def test_gradient_norm_is_autograds_and_seconds_add_up():
     assert all(0 < r.inner_seconds < r.seconds for r in result.history)
 
 
-@pytest.mark.parametrize("eliminator", [gnvpro.Newton(), gnvpro.NewtonKrylov()])
+@pytest.mark.parametrize("eliminator", [gnvpro.heads.Newton(), gnvpro.heads.NewtonKrylov()])
 def test_least_squares_may_be_eliminated_by_newtons_method_too(eliminator):
     exact = train("least_squares", work=60)
-    newton = train("least_squares", work=60, method=gnvpro.GNvpro(solver="krylov", eliminator=eliminator))
+    newton = train("least_squares", work=60, method=gnvpro.methods.GNvpro(solver="krylov", eliminator=eliminator))
     assert newton.history[0].loss == pytest.approx(exact.history[0].loss, rel=1e-9)
     assert newton.history[-1].loss < newton.history[0].loss
-    auto = train("least_squares", work=60, method=gnvpro.GNvpro(eliminator=eliminator))
+    auto = train("least_squares", work=60, method=gnvpro.methods.GNvpro(eliminator=eliminator))
     assert auto.history[1].solver == "hybrid"
     with pytest.raises(ValueError, match=r"solver='dense' cannot be used: .*LeastSquares"):
-        train("least_squares", work=60, method=gnvpro.GNvpro(eliminator=eliminator), solver="dense")
+        train("least_squares", work=60, method=gnvpro.methods.GNvpro(eliminator=eliminator), solver="dense")

@@ -24,10 +24,10 @@ class Looking:
     def __init__(self, model: nn.Module, referee: Referee) -> None:
         self.model, self.referee, self.work = model, referee, 0.0
 
-    def begin(self, history: gnvpro.History, budget: float) -> None:
+    def begin(self, history: gnvpro.extend.History, budget: float) -> None:
         """Nothing to see yet."""
 
-    def record(self, record: gnvpro.Record) -> None:
+    def record(self, record: gnvpro.extend.Record) -> None:
         """One more model."""
         self.work = record.work
         if record.accepted:

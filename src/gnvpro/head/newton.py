@@ -182,7 +182,7 @@ def _value_and_gradient(Z: Tensor, misfit: Misfit, outputs: Tensor) -> tuple[Ten
 class NewtonKrylov(ForAnyLoss):
     """The paper's elimination: Newton steps on Krylov spaces, whose last pseudo-inverse serves as inverse Hessian.
 
-    Given to a method, as in `gnvpro.GNvpro(eliminator=gnvpro.NewtonKrylov(max_rank=15))`.
+    Given to a method, as in `gnvpro.methods.GNvpro(eliminator=gnvpro.heads.NewtonKrylov(max_rank=15))`.
 
     >>> NewtonKrylov(max_rank=15).atol
     1e-10

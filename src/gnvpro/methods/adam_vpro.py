@@ -48,8 +48,8 @@ class AdamVPro(Method):
         batch_size: samples per step. Left out: 512 for least squares, else 128; a sixteenth of the samples where that is less.
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`; the eliminator is for the head of the first reading, for
-            the last elimination, and of least squares for all readings.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`; the eliminator is for the head of the first
+            reading, for the last elimination, and of least squares for all readings.
 
     The rate ends at zero where the budget of `work` or `seconds` does, not where `iterations` or `patience` end a run. A run
     that is taken up with a larger budget goes on with the rate that this one has there: not the run that had it from the start.
@@ -72,7 +72,7 @@ class AdamVPro(Method):
         if self.batch_size is not None:
             check_count("AdamVPro: batch_size", self.batch_size, 1)
         if not isinstance(self.batch_head, BatchHead):
-            raise TypeError(f"AdamVPro: batch_head must be a gnvpro.BatchHead, got {self.batch_head!r}")
+            raise TypeError(f"AdamVPro: batch_head must be a gnvpro.heads.BatchHead, got {self.batch_head!r}")
         if not isinstance(self.rotate, bool):
             raise TypeError(f"AdamVPro: rotate must be True or False, got {self.rotate!r}")
 

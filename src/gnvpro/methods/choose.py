@@ -23,8 +23,8 @@ def as_method(method: str | Method, solver: str | Solver | None) -> Method:
         method = METHODS[check_choice("method", method, METHODS)]()
     elif isinstance(method, type) or not callable(getattr(method, "begin", None)):
         raise TypeError(
-            f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.Adam(lr=1e-3) "
-            f"(your own: subclass gnvpro.Method), got {method!r}"
+            f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.methods.Adam(lr=1e-3) "
+            f"(your own: subclass gnvpro.extend.Method), got {method!r}"
         )
     if solver is None:
         return method

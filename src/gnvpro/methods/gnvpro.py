@@ -23,8 +23,8 @@ def as_solver(solver: str | Solver) -> Solver:
         return SOLVERS[check_choice("solver", solver, SOLVERS)]()
     if isinstance(solver, type) or not callable(getattr(solver, "begin", None)):
         raise TypeError(
-            f"solver must be one of {', '.join(map(repr, SOLVERS))} or an object such as gnvpro.Krylov(max_rank=30) "
-            f"(your own: subclass gnvpro.ModelSolver), got {solver!r}"
+            f"solver must be one of {', '.join(map(repr, SOLVERS))} or an object such as gnvpro.solvers.Krylov(max_rank=30) "
+            f"(your own: subclass gnvpro.extend.ModelSolver), got {solver!r}"
         )
     return solver
 
@@ -40,9 +40,9 @@ class GNvpro(BatchedMethod):
     """Gauss-Newton steps on the reduced objective, the head eliminated at every point.
 
     Args:
-        solver: "auto", "dense", "hybrid" or "krylov", or an object with settings such as `gnvpro.Krylov(max_rank=30)`.
+        solver: "auto", "dense", "hybrid" or "krylov", or an object with settings such as `gnvpro.solvers.Krylov(max_rank=30)`.
         batches: train on parts of the training set in turn; by default on all of it.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
 
     >>> GNvpro(solver="krylov").solver.max_rank
     20
@@ -78,7 +78,7 @@ class GaussNewton(BatchedMethod):
     Args:
         solver: the size of its Krylov spaces.
         batches: train on parts of the training set in turn; by default on all of it.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
     """
 
     solver: str | Krylov = "krylov"
@@ -90,7 +90,7 @@ class GaussNewton(BatchedMethod):
         if type(solver) is not Krylov:
             raise ValueError(
                 f"solver={self.solver!r} is for method='gnvpro'; method='gauss-newton' takes its steps from Krylov spaces: "
-                "leave solver out, or give gnvpro.Krylov(...)"
+                "leave solver out, or give gnvpro.solvers.Krylov(...)"
             )
         object.__setattr__(self, "solver", solver)
 

@@ -74,7 +74,7 @@ class LBFGSvpro(BatchedMethod):
     Args:
         history_size: steps that it remembers.
         batches: train on parts of the training set in turn; by default on all of it.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
     """
 
     history_size: int = 20

@@ -239,7 +239,9 @@ class BatchedMethod(Method):
         super().__post_init__()
         if self.batches is not None and not isinstance(self.batches, Batches):
             kind = type(self).__name__
-            raise TypeError(f"{kind}: batches must be an object such as gnvpro.Batches(10_000), got {self.batches!r}")
+            raise TypeError(
+                f"{kind}: batches must be an object such as gnvpro.methods.Batches(10_000), got {self.batches!r}"
+            )
 
     def parts(self) -> Batches | None:
         """The batches."""

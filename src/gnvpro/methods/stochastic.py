@@ -65,7 +65,7 @@ class Adam(StochasticMethod):
     Args:
         lr: learning rate.
         batch_size: samples per step.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
     """
 
     name: ClassVar[str] = "adam"
@@ -83,7 +83,7 @@ class Nesterov(StochasticMethod):
         lr: learning rate.
         batch_size: samples per step.
         momentum: share of the last step that is kept.
-        head, eliminator, levels, memory, seed: see `gnvpro.Method`.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
     """
 
     momentum: float = 0.9

@@ -82,7 +82,7 @@ class Problem:
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
             (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
-        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
+        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
             "auto" is a first value from which `gnvpro.train` searches on.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
@@ -224,7 +224,7 @@ class Problem:
         return rows[kept.repeat_interleave(len(rows) // len(kept))], weights[kept]
 
     def _choose_eliminator(self, eliminator: Eliminator | None) -> Eliminator:
-        check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
+        check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.heads.Newton()")
         if eliminator is None:
             entries = self.network.n_targets * (self.network.n_features + self.network.bias)
             same = not isinstance(self.inputs, Stream) or self.inputs.same_samples

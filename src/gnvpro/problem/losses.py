@@ -260,7 +260,7 @@ def get_loss(loss: str | Loss) -> Loss:
     if isinstance(loss, type) or not all(callable(getattr(loss, member, None)) for member in REQUIRED):
         raise TypeError(
             f"loss must be one of {', '.join(map(repr, LOSSES))} or an object with the methods "
-            f"value, gradient and hessian (see gnvpro.Loss), got {loss!r}"
+            f"value, gradient and hessian (see gnvpro.extend.Loss), got {loss!r}"
         )
     return Adopted(loss)
 

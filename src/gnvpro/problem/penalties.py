@@ -56,7 +56,7 @@ class Tikhonov:
             operator = self.operator(model, parameters)
         else:
             raise TypeError(
-                "theta_penalty's operator must be a gnvpro.LinearOperator, or a function that makes one for a model "
+                "theta_penalty's operator must be a gnvpro.extend.LinearOperator, or a function that makes one for a model "
                 f"such as gnvpro.time_differences, got {type(self.operator).__name__}"
             )
         if tuple(operator.domain) != (n,):

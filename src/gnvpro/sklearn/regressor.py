@@ -30,8 +30,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         features: instead of the MLP, a module that maps inputs to features (a copy is trained), or a function of the
             number of inputs that returns one.
         method, solver, work, memory: as in `gnvpro.train`; work caps the passes over the training set. Left out, the fit ends
-            when its objective has settled, and solver is "dense" where exact steps are cheap, `gnvpro.Dense(samples=2000)`
-            where those of so many samples are, else "hybrid"; with 15,000 samples or more random batches.
+            when its objective has settled, and solver is "dense" where exact steps are cheap,
+            `gnvpro.solvers.Dense(samples=2000)` where those of so many samples are, else "hybrid"; with 15,000 samples or
+            more random batches.
         theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
             (standardised) errors. "auto", the default, finds them from the data (docs/penalties.md); for methods on batches,
             which cannot, it is 1 over the number of samples. With 15,000 samples or more they are those of a part of 4000.

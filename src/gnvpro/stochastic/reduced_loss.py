@@ -52,7 +52,7 @@ class ReducedLoss:
     Args:
         model: ends in an nn.Linear or a 1x1 nn.Conv2d; may be wrapped in DistributedDataParallel. What torch.compile made of a
             model is run without it.
-        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
+        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
         head_penalty: a2 in a2/2 |W|^2, the bias included. Default 1e-10 for least squares, else 1e-4.
         head: the name of the last layer; by default the last one registered that could be it. The first batch shows
             whether it computes the model's output, and only once in a forward pass.
@@ -99,7 +99,9 @@ class ReducedLoss:
         default = 1e-10 if self.loss.is_least_squares else 1e-4
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
         if batch_head is not None and not isinstance(batch_head, BatchHead):
-            raise TypeError(f"batch_head must be an object such as gnvpro.BatchHead(proximal=0.1), got {batch_head!r}")
+            raise TypeError(
+                f"batch_head must be an object such as gnvpro.heads.BatchHead(proximal=0.1), got {batch_head!r}"
+            )
         self.batch_head = batch_head or BatchHead()
         trouble = self.batch_head.why_not(self.loss)
         if trouble is not None:
@@ -191,7 +193,7 @@ class ReducedLoss:
         Args:
             samples: a pair (inputs, targets) of tensors, or a loader of such pairs. Of several processes each gives
                 its own samples, and all get the head that is best for the samples of all.
-            eliminator: how, for example `gnvpro.NewtonKrylov()`; chosen by default.
+            eliminator: how, for example `gnvpro.heads.NewtonKrylov()`; chosen by default.
 
         Returns:
             The objective: mean loss plus a2/2 |W|^2.
@@ -199,7 +201,7 @@ class ReducedLoss:
         Raises:
             ValueError: where there are no samples, features or targets are not finite, or the eliminator is for other losses.
         """
-        check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.Newton()")
+        check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.heads.Newton()")
         trouble = eliminator.why_not(self.loss) if eliminator is not None else None
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")

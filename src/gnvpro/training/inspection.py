@@ -157,7 +157,7 @@ def inspect(
 
     Args:
         model, inputs, targets, loss, sample_weight: as for `gnvpro.train`.
-        head, memory: as for `gnvpro.Method`.
+        head, memory: as for `gnvpro.extend.Method`.
 
     Returns:
         What was found, with advice in sentences; print it.

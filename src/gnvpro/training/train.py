@@ -78,16 +78,16 @@ def train(
             (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification. Left out beside a
             Dataset or a DataLoader, which brings its own.
-        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.Loss`.
+        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
             batches, for large sets; "gauss-newton", "adam" and "nesterov" train theta and W together, from the eliminated
-            head. Or an object with settings, such as `gnvpro.Adam(lr=1e-2, batch_size=128)` or
-            `gnvpro.GNvpro(batches=gnvpro.Batches(10_000))`. Every method takes `levels`, from shallow to deep networks,
-            `memory` in bytes, and `seed` (see `gnvpro.Method`).
+            head. Or an object with settings, such as `gnvpro.methods.Adam(lr=1e-2, batch_size=128)` or
+            `gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(10_000))`. Every method takes `levels`, from shallow to
+            deep networks, `memory` in bytes, and `seed` (see `gnvpro.extend.Method`).
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
-            settings, such as `gnvpro.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper steps
-            first as long as they pay; with 10,000 samples or more it begins on random batches. The history says
+            settings, such as `gnvpro.solvers.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper
+            steps first as long as they pay; with 10,000 samples or more it begins on random batches. The history says
             which it was.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
             the data during training (see docs/penalties.md); `result.chosen` says what was found. Left out: 1e-10 for least

@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gnvpro import Checkpoint, History, Record, Status, pde
+from gnvpro import Checkpoint, Status, pde
 from gnvpro.experiments.equations.errors import Errors
 from gnvpro.experiments.equations.posed import Posed
+from gnvpro.extend import History, Record
 from gnvpro.pde.system import System
 
 Done = tuple[list[pde.Residual], str]
