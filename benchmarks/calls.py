@@ -66,7 +66,7 @@ def count(**arguments: Any) -> list[tuple[str, bool, int, int]]:
     model = gnvpro.networks.MLP(3, [16, 16], n_outputs=20, dtype=torch.float64)
     counts, marks = Counts(), []
 
-    def note(record: gnvpro.Record) -> None:
+    def note(record: gnvpro.extend.Record) -> None:
         marks.append((record.solver or "set-up", record.accepted, counts.calls, counts.changes))
 
     sys.setprofile(counts.profile)

@@ -205,7 +205,7 @@ def test_a_rate_that_is_far_too_large_is_lowered() -> None:
 
 def test_a_learning_rate_is_no_radius() -> None:
     x, y = samples(200, "least_squares")
-    method = gnvpro.AdamVPro(lr=0.25, batch_size=20)
+    method = gnvpro.methods.AdamVPro(lr=0.25, batch_size=20)
     history = gnvpro.train(network(width=4), x, y, loss="least_squares", method=method, work=12).history
     steps = [record for record in history[1:] if record.note is None]
     assert {record.learning_rate for record in steps} == {0.25}

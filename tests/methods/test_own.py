@@ -89,7 +89,7 @@ class Descent(gnvpro.extend.Method):
 class Shaken:
     """An eliminator of one's own: Newton from another start, which may not change the answer."""
 
-    inner: gnvpro.Newton = gnvpro.Newton()  # noqa: RUF009 - it is frozen
+    inner: gnvpro.heads.Newton = gnvpro.heads.Newton()  # noqa: RUF009 - it is frozen
     supports_exact_steps: ClassVar[bool] = True
     inverse_acts_on_rows: ClassVar[bool] = False
     calls: ClassVar[list[int]] = []
