@@ -279,7 +279,7 @@ def test_settings_that_cannot_be_used_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             gnvpro.methods.AdamVPro(**settings)
-    with pytest.raises(TypeError, match=r"gnvpro\.BatchHead"):
+    with pytest.raises(TypeError, match=r"gnvpro\.heads\.BatchHead"):
         gnvpro.methods.AdamVPro(batch_head=0.1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="rotate must be True or False"):
         gnvpro.methods.AdamVPro(rotate=1)  # type: ignore[arg-type]

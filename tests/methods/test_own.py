@@ -192,7 +192,7 @@ def test_an_own_eliminator_says_which_losses_it_is_for_and_is_used() -> None:
     run(gnvpro.methods.GNvpro(solver="krylov", eliminator=Shaken()), "multinomial")
     assert set(Shaken.calls) == {120}
     with pytest.raises(
-        ValueError, match=r"^eliminator=Shaken\(.* cannot be used: it is for classes; use gnvpro\.Least"
+        ValueError, match=r"^eliminator=Shaken\(.* cannot be used: it is for classes; use gnvpro\.heads\.Least"
     ):
         run(gnvpro.methods.GNvpro(eliminator=Shaken()), "least_squares")
 

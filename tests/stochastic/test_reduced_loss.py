@@ -270,7 +270,7 @@ def test_wrong_settings_are_refused() -> None:
         gnvpro.ReducedLoss(network(), loss="multinomial", head="1")
     with pytest.raises(ValueError, match="a head of shape"):
         gnvpro.ReducedLoss(network(), loss="multinomial").load_state_dict({"memory": {"W": torch.zeros(2, 2)}})
-    with pytest.raises(TypeError, match=r"gnvpro\.BatchHead"):
+    with pytest.raises(TypeError, match=r"gnvpro\.heads\.BatchHead"):
         gnvpro.ReducedLoss(network(), loss="multinomial", batch_head="auto")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="solved directly"):
         gnvpro.ReducedLoss(network(), loss="least_squares", batch_head=BatchHead(steps=3))

@@ -176,9 +176,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "method: misspelt": ({"method": "gnvrpo"}, ValueError, r"^method='gnvrpo' is not known; did you mean 'gnvpro'"),
     "method: unknown": ({"method": "zzz"}, ValueError, r"^method='zzz' is not known; known: 'gnvpro'"),
     "method: None": ({"method": None}, TypeError, r"^method must be one of 'gnvpro', .*got None"),
-    "method: a class": ({"method": gnvpro.methods.Adam}, TypeError, r"^method must be one of .* or an object such as gnvpro\.Adam\(lr=1e-3\)"),
+    "method: a class": ({"method": gnvpro.methods.Adam}, TypeError, r"^method must be one of .* or an object such as gnvpro\.methods\.Adam\(lr=1e-3\)"),
     "solver: misspelt": ({"solver": "krilov"}, ValueError, r"^solver='krilov' is not known; did you mean 'krylov'"),
-    "solver: a class": ({"solver": gnvpro.solvers.Dense}, TypeError, r"^solver must be one of .* or an object such as gnvpro\.Krylov"),
+    "solver: a class": ({"solver": gnvpro.solvers.Dense}, TypeError, r"^solver must be one of .* or an object such as gnvpro\.solvers\.Krylov"),
     "solver: of a method that has none": (
         {"method": "adam", "solver": "dense"},
         ValueError,
@@ -319,7 +319,7 @@ BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
     "Batches: sweeps": (lambda: gnvpro.methods.Batches(8, sweeps=0.5), TypeError, r"^Batches: sweeps must be a whole number"),
     "Checkpoint": (lambda: gnvpro.Checkpoint("run", every=0), ValueError, r"^Checkpoint: every must be at least 1"),
     "GNvpro: solver": (lambda: gnvpro.methods.GNvpro(solver="densse"), ValueError, r"^solver='densse' is not known; did you mean 'dense'"),
-    "GNvpro: batches": (lambda: gnvpro.methods.GNvpro(batches=64), TypeError, r"^GNvpro: batches must be .*gnvpro\.Batches.*got 64"),
+    "GNvpro: batches": (lambda: gnvpro.methods.GNvpro(batches=64), TypeError, r"^GNvpro: batches must be .*gnvpro\.methods\.Batches.*got 64"),
     "GaussNewton: solver": (lambda: gnvpro.methods.GaussNewton(solver=gnvpro.solvers.Hybrid()), ValueError, r"method='gauss-newton' takes its steps from Krylov"),
 }  # fmt: skip
 
