@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
-class PseudoHuber(gnvpro.Loss):
+class PseudoHuber(gnvpro.extend.Loss):
     """Squared error near zero, absolute error beyond d."""
 
     d: float = 0.1

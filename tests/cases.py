@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from checks import Dense
-from gnvpro import Eliminator, Problem, Tikhonov, time_differences
+from gnvpro import Problem, Tikhonov, time_differences
+from gnvpro.extend import Eliminator
 from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.objectives.full import FullPoint
 from gnvpro.objectives.reduced import ReducedPoint

@@ -59,7 +59,7 @@ class LeastSquares:
         """Only squared errors have a closed solution."""
         if loss.is_least_squares:
             return None
-        return f"it solves least squares only, and the loss is {loss.name}; use gnvpro.Newton()"
+        return f"it solves least squares only, and the loss is {loss.name}; use gnvpro.heads.Newton()"
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """The head that minimises the penalised squared error; needs no start."""

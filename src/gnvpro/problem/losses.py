@@ -280,7 +280,7 @@ def _check_shapes(loss: Loss, targets: Tensor) -> None:
     if not callable(hessian):
         raise ValueError(
             f"loss {loss.name}: hessian must return a function of d_outputs, got {type(hessian).__name__}; "
-            "see gnvpro.Loss"
+            "see gnvpro.extend.Loss"
         )
     results = [
         ("value", loss.value(outputs, targets), rows),
@@ -292,7 +292,7 @@ def _check_shapes(loss: Loss, targets: Tensor) -> None:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ValueError(
                 f"loss {loss.name}: {method} must have shape {wanted} for outputs of shape {shape}, "
-                f"got {got}; see gnvpro.Loss"
+                f"got {got}; see gnvpro.extend.Loss"
             )
 
 
