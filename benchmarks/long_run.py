@@ -38,7 +38,7 @@ def run(iterations: int, **options: Any) -> list[tuple[float, float]]:
         x,
         torch.sin(3 * x),
         loss="least_squares",
-        method=gnvpro.methods.Adam(lr=1e-4, batch_size=50),
+        method=gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-4, batch_size=50),
         work=1e9,
         iterations=iterations,
         listeners=mark,

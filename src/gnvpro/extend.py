@@ -2,7 +2,7 @@
 
 Loss                                            what a loss computes
 Listener, History, Record                       what a listener gets
-Method, StochasticMethod, Start, Budget, State  a way to train, and what it starts from
+Method, Start, Budget, State                    a way to train, and what it starts from
 Running, StepReport                             a method under way
 Solver, ModelSolver, LocalModel, Step           what makes the steps of GNvpro
 ReducedPoint                                    the reduced objective at one theta
@@ -14,7 +14,6 @@ from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.methods.protocol import Budget, Method, Running, Solver, Start, State
 from gnvpro.methods.solvers import ModelSolver
-from gnvpro.methods.stochastic import StochasticMethod
 from gnvpro.minimize.step_rules import LocalModel, Step
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.reduced import ReducedPoint
@@ -43,6 +42,5 @@ __all__ = [
     "State",
     "Step",
     "StepReport",
-    "StochasticMethod",
     "WarmStart",
 ]

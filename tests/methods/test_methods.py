@@ -3,15 +3,17 @@
 import copy
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import Adam, RMSprop
 
 import gnvpro
 from checks import relative
 from gnvpro.methods.protocol import Budget, Start
-from gnvpro.methods.stochastic import seeded_permutation
+from gnvpro.methods.stochastic import NESTEROV, seeded_permutation
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.problem.losses import HalfSquaredError, Multinomial, one_hot
 
@@ -21,8 +23,8 @@ METHODS = {
     "gauss-newton": gnvpro.methods.GaussNewton(solver=KRYLOV),
     "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
     "adam-vpro": gnvpro.methods.AdamVPro(),
-    "adam": gnvpro.methods.Adam(),
-    "nesterov": gnvpro.methods.Nesterov(),
+    "adam": gnvpro.methods.TorchOptimizer(Adam),
+    "nesterov": gnvpro.methods.TorchOptimizer(NESTEROV),
 }
 
 
@@ -54,8 +56,8 @@ def train(model, inputs, targets, **arguments):
         (gnvpro.methods.GaussNewton(), 2000, 1e-12),
         (gnvpro.methods.LBFGSvpro(), 1000, 1e-8),
         (gnvpro.methods.AdamVPro(batch_size=10), 800, 0.1),
-        (gnvpro.methods.Adam(lr=0.02, batch_size=10), 800, 0.1),
-        (gnvpro.methods.Nesterov(lr=0.05, batch_size=10), 800, 0.1),
+        (gnvpro.methods.TorchOptimizer(Adam, lr=0.02, batch_size=10), 800, 0.1),
+        (gnvpro.methods.TorchOptimizer(NESTEROV, lr=0.05, batch_size=10), 800, 0.1),
     ],
     ids=list(METHODS),
 )
@@ -108,9 +110,11 @@ def test_trust_region_methods_count_two_passes_a_krylov_vector_and_one_a_trial_a
 
 
 def test_stochastic_methods_count_two_passes_an_epoch_and_one_for_the_first_elimination():
-    for kind in (gnvpro.methods.Adam, gnvpro.methods.Nesterov):
+    for factory in (Adam, NESTEROV):
         model, inputs, targets = teacher_problem()
-        work = train(model, inputs, targets, method=kind(batch_size=7), work=9).history.column("work")
+        work = train(
+            model, inputs, targets, method=gnvpro.methods.TorchOptimizer(factory, batch_size=7), work=9
+        ).history.column("work")
         assert work == [1, 3, 5, 7, 9]
 
 
@@ -135,24 +139,21 @@ def test_a_line_search_is_cut_short_by_the_budget_and_keeps_its_best_point():
     assert result.history[-1].loss <= result.history[cut - 1].loss
 
 
-@pytest.mark.parametrize("kind", [gnvpro.methods.Adam, gnvpro.methods.Nesterov])
+@pytest.mark.parametrize("factory", [Adam, NESTEROV, RMSprop], ids=["adam", "nesterov", "rmsprop"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_stochastic_methods_agree_with_a_plain_torch_loop(kind, dtype, loss):
+def test_stochastic_methods_agree_with_a_plain_torch_loop(factory, dtype, loss):
     """To rounding: the layers' own derivatives add up in another order than autograd."""
     torch.manual_seed(0)
     inputs = torch.randn(30, 2, dtype=dtype)
     targets = torch.randn(30, 3, dtype=dtype) if loss == "least_squares" else torch.randint(0, 3, (30,))
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).to(dtype)
-    settings = kind(batch_size=8, lr=0.01)
+    settings = gnvpro.methods.TorchOptimizer(factory, batch_size=8, lr=0.01)
     gnvpro.train(model, inputs, targets, loss=loss, method=settings, work=0)
     plain = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).to(dtype)
     plain.load_state_dict(model.state_dict())
-    optimizer = (
-        torch.optim.Adam(plain.parameters(), lr=0.01)
-        if kind is gnvpro.methods.Adam
-        else torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9, nesterov=True)
-    )
+    nesterov = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
+    optimizer = (nesterov if factory is NESTEROV else factory)(plain.parameters(), lr=0.01)
     problem = gnvpro.Problem(model, inputs, targets, loss=loss, theta_penalty=0.0, head_penalty=0.0)
     method = settings.begin(problem, Start(problem.theta(), problem.W()), Budget(problem.meter, math.inf), 5, None)
     pointwise = HalfSquaredError() if loss == "least_squares" else Multinomial()
@@ -182,7 +183,14 @@ def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
     for name, parameter in reference.named_parameters():
         phi = phi + 0.5 * (0.2 if name.startswith("2.") else 0.3) * parameter.square().sum()
     phi.backward()
-    train(model, inputs, targets, method=gnvpro.methods.Nesterov(lr=1e-3, batch_size=40), work=3, **arguments)
+    train(
+        model,
+        inputs,
+        targets,
+        method=gnvpro.methods.TorchOptimizer(NESTEROV, lr=1e-3, batch_size=40),
+        work=3,
+        **arguments,
+    )
     for name, parameter in reference.named_parameters():
         moved = model.state_dict()[name] - before[name]
         # Nesterov's first step is (1 + momentum) times the gradient
@@ -191,7 +199,7 @@ def test_penalties_enter_the_stochastic_methods_as_they_enter_the_objective():
 
 def test_a_learning_rate_that_diverges_keeps_the_last_finite_model():
     model, inputs, targets = teacher_problem()
-    result = train(model, inputs, 1e3 * targets, method=gnvpro.methods.Nesterov(lr=1e300), work=50)
+    result = train(model, inputs, 1e3 * targets, method=gnvpro.methods.TorchOptimizer(NESTEROV, lr=1e300), work=50)
     assert result.status is gnvpro.Status.NOT_FINITE
     assert torch.isfinite(model(inputs)).all()
 
@@ -201,7 +209,9 @@ def test_another_seed_gives_another_order_and_the_same_seed_the_same_numbers():
     for seed in (0, 0, 1):
         model, inputs, targets = teacher_problem()
         losses.append(
-            train(model, inputs, targets, method=gnvpro.methods.Adam(seed=seed), work=21).history.column("loss")
+            train(
+                model, inputs, targets, method=gnvpro.methods.TorchOptimizer(Adam, seed=seed), work=21
+            ).history.column("loss")
         )
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]

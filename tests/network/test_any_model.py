@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import gnvpro
+from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.network.derivatives.substitutes import SUBSTITUTES, Substituted
 
 N = 30
@@ -29,8 +30,8 @@ WAYS = {
     "gauss-newton": {"method": "gauss-newton"},
     "lbfgs": {"method": "lbfgs-vpro"},
     # At theta's own head the loss is least; where features are nearly dependent a gradient step of W goes up first.
-    "adam": {"method": gnvpro.methods.Adam(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
-    "nesterov": {"method": gnvpro.methods.Nesterov(lr=1e-3, batch_size=10), "head_penalty": 1e-2},
+    "adam": {"method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-3, batch_size=10), "head_penalty": 1e-2},
+    "nesterov": {"method": gnvpro.methods.TorchOptimizer(NESTEROV, lr=1e-3, batch_size=10), "head_penalty": 1e-2},
 }
 
 

@@ -23,7 +23,7 @@ WAYS = {
     "dense": {"solver": "dense"},
     "krylov": {"solver": "krylov"},
     "lbfgs": {"method": "lbfgs-vpro"},
-    "adam": {"method": gnvpro.methods.Adam(lr=1e-3, batch_size=10)},
+    "adam": {"method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-3, batch_size=10)},
 }
 
 

@@ -23,9 +23,10 @@ def test_solvers_and_methods_are_objects_with_these_settings() -> None:
     assert gnvpro.solvers.Hybrid() == gnvpro.solvers.Hybrid(max_rank=20, rtol=1e-2)
     settings = ["step_control", "scaling", "geodesic", "residual_term", "samples"]
     assert list(inspect.signature(gnvpro.solvers.Dense).parameters) == settings
-    assert gnvpro.methods.Adam() == gnvpro.methods.Adam(lr=1e-3, batch_size=32)
+    adam = gnvpro.methods.TorchOptimizer(torch.optim.Adam)
+    assert adam == gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-3, batch_size=32)
     with pytest.raises(TypeError, match="max_rank"):
-        gnvpro.methods.Adam(max_rank=3)
+        gnvpro.methods.TorchOptimizer(torch.optim.Adam, max_rank=3)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,15 @@ def test_a_solver_is_a_name_or_an_object(
 
 
 @pytest.mark.parametrize(
-    "method", ["gnvpro", "gauss-newton", "lbfgs-vpro", "adam", "nesterov", gnvpro.methods.Adam(lr=1e-2)]
+    "method",
+    [
+        "gnvpro",
+        "gauss-newton",
+        "lbfgs-vpro",
+        "adam",
+        "nesterov",
+        gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-2),
+    ],
 )
 def test_a_method_is_a_name_or_an_object(method: str | gnvpro.extend.Method) -> None:
     result = gnvpro.train(network(), X, Y, loss="least_squares", method=method, work=20)

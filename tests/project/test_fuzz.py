@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 import gnvpro
+from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.networks import NeuralODE, ResNet
 
 SMALL_SUITE = 24
@@ -94,8 +95,8 @@ def drawn(seed):
             ],
             gnvpro.methods.GaussNewton(batches=batches),
             gnvpro.methods.LBFGSvpro(batches=batches),
-            gnvpro.methods.Adam(batch_size=draw.choice([1, 8])),
-            gnvpro.methods.Nesterov(batch_size=draw.choice([1, 8])),
+            gnvpro.methods.TorchOptimizer(torch.optim.Adam, batch_size=draw.choice([1, 8])),
+            gnvpro.methods.TorchOptimizer(NESTEROV, batch_size=draw.choice([1, 8])),
             gnvpro.methods.AdamVPro(batch_size=draw.choice([2, 8])),
         ]
     )
@@ -148,7 +149,7 @@ def check_records(result, arguments):
     history, method = result.history, arguments["method"]
     batched = getattr(method, "batches", None) is not None
     epsilon = torch.finfo(next(result.model.parameters()).dtype).eps
-    if not batched and not isinstance(method, gnvpro.methods.Adam | gnvpro.methods.Nesterov | gnvpro.methods.AdamVPro):
+    if not batched and not isinstance(method, gnvpro.methods.TorchOptimizer | gnvpro.methods.AdamVPro):
         for before, after in itertools.pairwise(history):
             if after.accepted and after.level == before.level:
                 assert after.loss <= before.loss + 10 * epsilon * abs(before.loss), "Phi rises on an accepted step"

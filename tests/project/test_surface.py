@@ -13,12 +13,12 @@ import gnvpro
 TOP = """Checkpoint GNvproClassifier GNvproRegressor Metric Problem ReducedLoss Result Status Tikhonov extend heads inspect
     listeners losses methods networks pde solvers time_differences train"""
 BELOW = {
-    "methods": "Adam AdamVPro Batches GNvpro GaussNewton LBFGSvpro Nesterov RotatedAdam",
+    "methods": "AdamVPro Batches GNvpro GaussNewton LBFGSvpro RotatedAdam TorchOptimizer",
     "solvers": "Auto Dense Hybrid Krylov",
     "heads": "BatchHead LeastSquares Newton NewtonCG NewtonKrylov",
     "losses": "HalfSquaredError Logistic Multinomial",
     "extend": """Budget Eliminator HeadFit History Inspection LinearOperator Listener LocalModel Loss Method ModelSolver Record
-        ReducedPoint Running Solver Start State Step StepReport StochasticMethod WarmStart""",
+        ReducedPoint Running Solver Start State Step StepReport WarmStart""",
 }
 
 

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim import Adam
 
 import gnvpro
 from cases import F64, PseudoHuber, mlp, pixel_net
 from gnvpro.methods.choose import METHODS, as_method
 from gnvpro.methods.gnvpro import SOLVERS
+from gnvpro.methods.stochastic import NESTEROV
 
 X = torch.randn(12, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
 REAL = torch.randn(12, 3, dtype=F64, generator=torch.Generator().manual_seed(1))
@@ -176,7 +178,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "method: misspelt": ({"method": "gnvrpo"}, ValueError, r"^method='gnvrpo' is not known; did you mean 'gnvpro'"),
     "method: unknown": ({"method": "zzz"}, ValueError, r"^method='zzz' is not known; known: 'gnvpro'"),
     "method: None": ({"method": None}, TypeError, r"^method must be one of 'gnvpro', .*got None"),
-    "method: a class": ({"method": gnvpro.methods.Adam}, TypeError, r"^method must be one of .* or an object such as gnvpro\.methods\.Adam\(lr=1e-3\)"),
+    "method: a class": ({"method": gnvpro.methods.AdamVPro}, TypeError, r"^method must be one of .* or an object such as gnvpro\.methods\.AdamVPro\(lr=1e-2"),
     "solver: misspelt": ({"solver": "krilov"}, ValueError, r"^solver='krilov' is not known; did you mean 'krylov'"),
     "solver: a class": ({"solver": gnvpro.solvers.Dense}, TypeError, r"^solver must be one of .* or an object such as gnvpro\.solvers\.Krylov"),
     "solver: of a method that has none": (
@@ -194,7 +196,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         r"^solver='dense' is given beside method=GNvpro\(.*; give it in one place",
     ),
-    "levels: without a network in time": ({"method": gnvpro.methods.Adam(levels=2)}, ValueError, r"^levels=2 needs a model .*prolongated"),
+    "levels: without a network in time": ({"method": gnvpro.methods.TorchOptimizer(Adam, levels=2)}, ValueError, r"^levels=2 needs a model .*prolongated"),
     "keep: misspelt": ({"keep": "bets"}, ValueError, r"^keep='bets' is not known; did you mean 'best'"),
     "keep: best of nothing": ({"keep": "best"}, ValueError, r'^keep="best" needs validation'),
     "resume: from nothing": ({"resume": True}, ValueError, r"^resume=True needs checkpoint"),
@@ -292,9 +294,9 @@ def test_bad_input_is_refused_by_name_before_any_work_with_the_model_untouched(w
 BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
     "memory: zero": (lambda: gnvpro.methods.GNvpro(memory=0), ValueError, r"^GNvpro: memory must be above 0"),
     "memory: infinite": (lambda: gnvpro.methods.LBFGSvpro(memory=math.inf), ValueError, r"^LBFGSvpro: memory must be above 0 and finite"),
-    "memory: a string": (lambda: gnvpro.methods.Adam(memory="4GB"), TypeError, r"^Adam: memory must be a number, got .4GB"),
+    "memory: a string": (lambda: gnvpro.methods.TorchOptimizer(Adam, memory="4GB"), TypeError, r"^TorchOptimizer: memory must be a number, got .4GB"),
     "seed: a fraction": (lambda: gnvpro.methods.AdamVPro(seed=0.5), TypeError, r"^AdamVPro: seed must be a whole number"),
-    "seed: negative": (lambda: gnvpro.methods.Nesterov(seed=-1), ValueError, r"^Nesterov: seed must be at least 0"),
+    "seed: negative": (lambda: gnvpro.methods.TorchOptimizer(NESTEROV, seed=-1), ValueError, r"^TorchOptimizer: seed must be at least 0"),
     "levels: zero": (lambda: gnvpro.methods.GaussNewton(levels=0), ValueError, r"^GaussNewton: levels must be at least 1"),
     "Krylov: rank zero": (lambda: gnvpro.solvers.Krylov(max_rank=0), ValueError, r"^Krylov: max_rank must be at least 1, got 0"),
     "Krylov: a fraction": (lambda: gnvpro.solvers.Krylov(max_rank=2.5), TypeError, r"^Krylov: max_rank must be a whole number"),
@@ -308,11 +310,14 @@ BAD_SETTINGS: dict[str, tuple[Any, type[Exception], str]] = {
         r"^Dense: step_control='damped' is not known; did you mean 'damping'",
     ),
     "Dense: scaling": (lambda: gnvpro.solvers.Dense(scaling=-1), ValueError, r"^Dense: scaling must be at least 0"),
-    "Adam: rate": (lambda: gnvpro.methods.Adam(lr=-1), ValueError, r"^Adam: lr must be above 0 and finite, got -1"),
-    "Adam: no rate": (lambda: gnvpro.methods.Adam(lr=math.nan), ValueError, r"^Adam: lr must be above 0 and finite"),
-    "Adam: batch": (lambda: gnvpro.methods.Adam(batch_size=0), ValueError, r"^Adam: batch_size must be at least 1"),
-    "Nesterov: rate": (lambda: gnvpro.methods.Nesterov(lr=0.0), ValueError, r"^Nesterov: lr must be above 0"),
-    "Nesterov: momentum": (lambda: gnvpro.methods.Nesterov(momentum=-0.5), ValueError, r"^Nesterov: momentum must be"),
+    "Adam: rate": (lambda: gnvpro.methods.TorchOptimizer(Adam, lr=-1), ValueError, r"^TorchOptimizer: lr must be above 0 and finite, got -1"),
+    "Adam: no rate": (lambda: gnvpro.methods.TorchOptimizer(Adam, lr=math.nan), ValueError, r"^TorchOptimizer: lr must be above 0 and finite"),
+    "Adam: batch": (lambda: gnvpro.methods.TorchOptimizer(Adam, batch_size=0), ValueError, r"^TorchOptimizer: batch_size must be at least 1"),
+    "Nesterov: rate": (lambda: gnvpro.methods.TorchOptimizer(NESTEROV, lr=0.0), ValueError, r"^TorchOptimizer: lr must be above 0"),
+    "TorchOptimizer: a name": (lambda: gnvpro.methods.TorchOptimizer("adam"), TypeError, r"^TorchOptimizer: factory must be a class .*got 'adam'"),
+    "TorchOptimizer: no optimiser": (lambda: gnvpro.methods.TorchOptimizer(dict), ValueError, r"^TorchOptimizer: factory=.*dict.* fails"),
+    "TorchOptimizer: another thing": (lambda: gnvpro.methods.TorchOptimizer(lambda p, lr: lr), TypeError, r"must return a torch.optim.Optimizer, got 0.001"),
+    "TorchOptimizer: L-BFGS": (lambda: gnvpro.methods.TorchOptimizer(torch.optim.LBFGS), ValueError, r"use method=.lbfgs-vpro"),
     "LBFGSvpro": (lambda: gnvpro.methods.LBFGSvpro(history_size=0), ValueError, r"^LBFGSvpro: history_size must be at least 1"),
     "Batches: size": (lambda: gnvpro.methods.Batches(0), ValueError, r"^Batches: size must be at least 1"),
     "Batches: iterations": (lambda: gnvpro.methods.Batches(8, iterations=0), ValueError, r"^Batches: iterations must be at least 1"),
@@ -334,9 +339,9 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name_where_it_is_made(what):
 @pytest.mark.parametrize(
     ("kind", "foreign"),
     [
-        (gnvpro.methods.Adam, "max_rank"),
-        (gnvpro.methods.Adam, "solver"),
-        (gnvpro.methods.Adam, "batches"),
+        (gnvpro.methods.TorchOptimizer, "max_rank"),
+        (gnvpro.methods.TorchOptimizer, "solver"),
+        (gnvpro.methods.TorchOptimizer, "batches"),
         (gnvpro.methods.GNvpro, "lr"),
         (gnvpro.methods.LBFGSvpro, "solver"),
         (gnvpro.solvers.Krylov, "scaling"),
@@ -363,11 +368,11 @@ def test_a_name_is_short_for_the_object_with_its_defaults():
     methods = {
         "gnvpro": gnvpro.methods.GNvpro(),
         "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
-        "adam": gnvpro.methods.Adam(),
+        "adam": gnvpro.methods.TorchOptimizer(Adam),
     }
     methods |= {
         "gauss-newton": gnvpro.methods.GaussNewton(),
-        "nesterov": gnvpro.methods.Nesterov(),
+        "nesterov": gnvpro.methods.TorchOptimizer(NESTEROV),
         "adam-vpro": gnvpro.methods.AdamVPro(),
     }
     solvers = {

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import gnvpro
+from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.networks import NeuralODE
 from gnvpro.training import checkpoint
 
@@ -29,8 +30,8 @@ RUNS = {
     "gauss-newton": {"method": gnvpro.methods.GaussNewton(solver=KRYLOV)},
     "lbfgs-vpro": {"method": "lbfgs-vpro", "loss": "multinomial"},
     "adam-vpro": {"method": gnvpro.methods.AdamVPro(batch_size=6), "loss": "multinomial"},
-    "adam": {"method": gnvpro.methods.Adam(batch_size=6)},
-    "nesterov": {"method": gnvpro.methods.Nesterov(batch_size=6)},
+    "adam": {"method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, batch_size=6)},
+    "nesterov": {"method": gnvpro.methods.TorchOptimizer(NESTEROV, batch_size=6)},
     "batches": {
         "method": gnvpro.methods.GNvpro(solver=KRYLOV, batches=gnvpro.methods.Batches(8, iterations=2)),
         "loss": "multinomial",

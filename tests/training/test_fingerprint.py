@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
 import gnvpro
 from gnvpro.training.fingerprint import describe, digest, model_parts
@@ -128,8 +129,12 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "method was .*max_rank=3.*max_rank=4",
     ),
     "the solver": ({"solver": KRYLOV}, {"solver": "dense"}, "method was .*Krylov.*, now it is .*Dense"),
-    "the method": ({"method": "adam"}, {"method": "nesterov"}, "method was .*Adam.*, now it is .*Nesterov"),
-    "the learning rate": ({"method": "adam"}, {"method": gnvpro.methods.Adam(lr=1e-2)}, r"method was .*lr=0\.001.*lr=0\.01"),
+    "the method": ({"method": "adam"}, {"method": "nesterov"}, "method was .*Adam.*, now it is .*SGD"),
+    "the learning rate": (
+        {"method": "adam"},
+        {"method": gnvpro.methods.TorchOptimizer(Adam, lr=1e-2)},
+        r"method was .*lr=0\.001.*lr=0\.01",
+    ),
     "an attribute of the model": ({"model": Net(1.0)}, {"model": Net(2.0)}, "model's code and attributes was"),
     "the code of the model": ({"model": Net()}, {"model": OtherNet()}, "model's code and attributes was"),
     "sample weights": ({"sample_weight": WEIGHTS}, {"sample_weight": WEIGHTS**2}, "sample_weight was"),

@@ -10,6 +10,7 @@ from torch import nn
 
 import gnvpro
 from checks import F64
+from gnvpro.methods.stochastic import NESTEROV
 
 METHODS = {
     "auto": gnvpro.methods.GNvpro(),
@@ -19,8 +20,8 @@ METHODS = {
     "gauss-newton": gnvpro.methods.GaussNewton(),
     "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
     "adam-vpro": gnvpro.methods.AdamVPro(),
-    "adam": gnvpro.methods.Adam(),
-    "nesterov": gnvpro.methods.Nesterov(),
+    "adam": gnvpro.methods.TorchOptimizer(torch.optim.Adam),
+    "nesterov": gnvpro.methods.TorchOptimizer(NESTEROV),
 }
 
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
 import gnvpro
 from gnvpro import Tikhonov, time_differences
@@ -213,7 +214,11 @@ def test_weights_count_as_repeated_samples() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [gnvpro.methods.Adam(), gnvpro.methods.AdamVPro(), gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(10))],
+    [
+        gnvpro.methods.TorchOptimizer(Adam),
+        gnvpro.methods.AdamVPro(),
+        gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(10)),
+    ],
     ids=lambda m: m.name,
 )
 def test_methods_that_see_batches_refuse(method: gnvpro.extend.Method) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from cases import Poisson
+from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.networks import MLP, NeuralODE
 from group import Keep, run_in_group
 
@@ -52,8 +53,8 @@ METHODS = {
     "auto": {},
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
     "gauss-newton": {"method": "gauss-newton"},
-    "adam": {"method": gnvpro.methods.Adam(lr=1e-2, batch_size=16)},
-    "nesterov": {"method": gnvpro.methods.Nesterov(lr=1e-2, batch_size=16)},
+    "adam": {"method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-2, batch_size=16)},
+    "nesterov": {"method": gnvpro.methods.TorchOptimizer(NESTEROV, lr=1e-2, batch_size=16)},
     "adam-vpro": {"method": gnvpro.methods.AdamVPro(lr=1e-2, batch_size=16)},
 }
 SOFT: dict[str, Any] = {"theta_penalty": 1e-3, "head_penalty": 1e-3}
@@ -114,7 +115,10 @@ CASES = {
     "streamed, dense": Case("multinomial", {**SOFTER, **METHODS["dense"]}, 3, streamed=True),
     "streamed, adam": Case("multinomial", {**SOFT, **METHODS["adam"]}, 3, streamed=True),
     "streamed, batches of two": Case(  # some of which have no sample of one of the processes
-        "multinomial", {**SOFT, "method": gnvpro.methods.Adam(lr=1e-2, batch_size=2)}, 3, streamed=True
+        "multinomial",
+        {**SOFT, "method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-2, batch_size=2)},
+        3,
+        streamed=True,
     ),
     "nothing here": Case("multinomial", {**SOFT, "solver": "dense"}, 3, cut=0),
     "nothing there": Case(settings={**SOFT, **METHODS["adam-vpro"]}, cut=N),

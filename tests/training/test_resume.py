@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import gnvpro
+from gnvpro.methods.stochastic import NESTEROV
 
 F64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -35,8 +36,8 @@ METHODS: dict[str, gnvpro.extend.Method] = {
     "gauss-newton": gnvpro.methods.GaussNewton(solver=gnvpro.solvers.Krylov(max_rank=5)),
     "lbfgs-vpro": gnvpro.methods.LBFGSvpro(),
     "adam-vpro": gnvpro.methods.AdamVPro(batch_size=32),
-    "adam": gnvpro.methods.Adam(batch_size=32),
-    "nesterov": gnvpro.methods.Nesterov(batch_size=32),
+    "adam": gnvpro.methods.TorchOptimizer(torch.optim.Adam, batch_size=32),
+    "nesterov": gnvpro.methods.TorchOptimizer(NESTEROV, batch_size=32),
 }
 
 

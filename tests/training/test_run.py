@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -109,9 +110,10 @@ def test_one_batch_of_everything_is_training_on_everything():
     assert torch.allclose(whole(inputs), batched(inputs), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "kind", [gnvpro.methods.GNvpro, gnvpro.methods.GaussNewton, gnvpro.methods.LBFGSvpro, gnvpro.methods.Adam]
-)
+ADAM = partial(gnvpro.methods.TorchOptimizer, torch.optim.Adam)
+
+
+@pytest.mark.parametrize("kind", [gnvpro.methods.GNvpro, gnvpro.methods.GaussNewton, gnvpro.methods.LBFGSvpro, ADAM])
 def test_levels_return_a_deeper_network_and_keep_to_their_budgets(kind):
     model = network(depth=2)
     result = train(model, method=kind(levels=3), work=[40, 50, 60])

@@ -95,8 +95,8 @@ def test_the_trained_model_is_that_of_repeated_samples(name: str, method: str) -
         gnvpro.methods.GNvpro(),
         gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(6)),
         gnvpro.methods.AdamVPro(batch_size=6),
-        gnvpro.methods.Adam(),
-        gnvpro.methods.Adam(batch_size=6),
+        gnvpro.methods.TorchOptimizer(torch.optim.Adam),
+        gnvpro.methods.TorchOptimizer(torch.optim.Adam, batch_size=6),
     ],
     ids=["gnvpro", "gnvpro in batches", "adam-vpro", "adam", "adam in batches"],
 )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import Adam
 
 import gnvpro
 from checks import F64
@@ -80,7 +81,9 @@ def test_every_level_has_its_share_of_the_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [gnvpro.methods.GNvpro(solver="krylov"), gnvpro.methods.Adam(), gnvpro.methods.LBFGSvpro()], ids=str
+    "method",
+    [gnvpro.methods.GNvpro(solver="krylov"), gnvpro.methods.TorchOptimizer(Adam), gnvpro.methods.LBFGSvpro()],
+    ids=str,
 )
 def test_a_run_whose_seconds_are_spent_goes_on_with_more_and_counts_those_before(
     method: gnvpro.extend.Method, tmp_path: Path
@@ -129,7 +132,7 @@ def test_a_limit_is_a_cap_and_does_not_keep_a_run_from_ending_earlier() -> None:
 
 def test_methods_on_batches_have_a_budget_where_none_is_given() -> None:
     for method in (
-        gnvpro.methods.Adam(batch_size=40),
+        gnvpro.methods.TorchOptimizer(Adam, batch_size=40),
         gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(40), solver="krylov"),
     ):
         result = fit(Y + NOISE, method=method)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
+from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.network import passes
 from gnvpro.networks import NeuralODE
 from streamed import on_disk
@@ -58,8 +59,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "auto": {},
     "gauss-newton": {"method": "gauss-newton"},
     "lbfgs-vpro": {"method": "lbfgs-vpro"},
-    "adam": {"method": gnvpro.methods.Adam(lr=1e-2, batch_size=16)},
-    "nesterov": {"method": gnvpro.methods.Nesterov(lr=1e-2, batch_size=16)},
+    "adam": {"method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-2, batch_size=16)},
+    "nesterov": {"method": gnvpro.methods.TorchOptimizer(NESTEROV, lr=1e-2, batch_size=16)},
     "adam-vpro": {"method": gnvpro.methods.AdamVPro(batch_size=20, lr=1e-2)},
     "batches": {"method": gnvpro.methods.GNvpro(solver="krylov", batches=gnvpro.methods.Batches(25, iterations=2))},
     "newton-krylov": {"method": gnvpro.methods.GNvpro(solver="krylov", eliminator=gnvpro.heads.NewtonKrylov())},

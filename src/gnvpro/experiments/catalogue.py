@@ -25,7 +25,7 @@ from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
 from gnvpro.methods.protocol import Batches
 from gnvpro.methods.solvers import Dense, Krylov
-from gnvpro.methods.stochastic import Adam, Nesterov
+from gnvpro.methods.stochastic import NESTEROV, TorchOptimizer
 from gnvpro.networks import MLP, ConvNet, NeuralODE, ResNet
 
 SETS = ("train", "validation", "test")
@@ -110,7 +110,7 @@ def surrogate(work: float, depth: int = 2, levels: int = 3, dense: Dense | None 
     """The paper's surrogates: three levels for the methods on the whole set, ADAM on the deepest network alone."""
     methods = (GNvpro(solver=Auto(dense=dense or Dense())), GaussNewton(), LBFGSvpro())
     trainings = {method.name: Training(method, work, depth, levels) for method in methods}
-    adam = Training(Adam(batch_size=2), 2 * work, depth=8)
+    adam = Training(TorchOptimizer(torch.optim.Adam, batch_size=2), 2 * work, depth=8)
     return Settings({**trainings, "adam": adam}, 1e-10, 1e-10, time_penalty=True)
 
 
@@ -136,7 +136,7 @@ def indian_pines_settings(work: float, max_rank: int, depth: int | None = None, 
     methods = (GNvpro(solver=Auto(max_rank)), GaussNewton(solver=Krylov(50)), LBFGSvpro())
     trainings = {method.name: Training(method, work, depth, levels, keep="best") for method in methods}
     deepest = None if depth is None else depth * 2 ** (levels - 1)
-    adam = Training(Adam(batch_size=32), 2 * work, deepest, keep="best")
+    adam = Training(TorchOptimizer(torch.optim.Adam, batch_size=32), 2 * work, deepest, keep="best")
     return Settings({**trainings, "adam": adam}, 1e-3, 1e-3, time_penalty=depth is not None)
 
 
@@ -152,22 +152,23 @@ INDIAN_PINES = dataclasses.replace(
 _PARTS = Batches(10_000, iterations=3, sweeps=2)
 # A small Krylov space and many quasi-Newton steps on each batch, as long as the budget lasts.
 _LONGER = Batches(10_000, iterations=20)
-_NESTEROV = Nesterov(lr=5e-3, batch_size=128)
+_NESTEROV = TorchOptimizer(NESTEROV, lr=5e-3, batch_size=128)
 
 
-def cifar10_settings(gnvpro: GNvpro, lbfgs: LBFGSvpro, adam: Adam) -> Settings:
+def cifar10_settings(gnvpro: GNvpro, lbfgs: LBFGSvpro, lr: float) -> Settings:
     """Large batches for the deterministic methods, small ones for the stochastic methods."""
-    methods = (gnvpro, GaussNewton(solver=Krylov(30), batches=_PARTS), lbfgs, AdamVPro(), adam, _NESTEROV)
-    return Settings({method.name: Training(method, 400.0) for method in methods}, 1e-4, 1e-2)
+    methods = (gnvpro, GaussNewton(solver=Krylov(30), batches=_PARTS), lbfgs, AdamVPro())
+    trainings = {method.name: Training(method, 400.0) for method in methods}
+    adam = TorchOptimizer(torch.optim.Adam, lr=lr, batch_size=128)
+    trainings |= {"adam": Training(adam, 400.0), "nesterov": Training(_NESTEROV, 400.0)}
+    return Settings(trainings, 1e-4, 1e-2)
 
 
-CIFAR10 = cifar10_settings(
-    GNvpro(solver=Auto(10), batches=_LONGER), LBFGSvpro(batches=_LONGER), Adam(lr=1e-3, batch_size=128)
-)
+CIFAR10 = cifar10_settings(GNvpro(solver=Auto(10), batches=_LONGER), LBFGSvpro(batches=_LONGER), lr=1e-3)
 CIFAR10_PAPER = cifar10_settings(
     GNvpro(solver=Auto(30), batches=_PARTS),
     LBFGSvpro(batches=_PARTS),
-    Adam(lr=5e-3, batch_size=128),  # the paper tuned Nesterov's settings for both
+    lr=5e-3,  # the paper tuned Nesterov's settings for both
 ).adjusted(eliminator=NewtonKrylov(max_rank=100, iterations=400))
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -17,7 +17,7 @@ from gnvpro.methods.auto import Auto
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.methods.solvers import Hybrid, Krylov
-from gnvpro.methods.stochastic import StochasticMethod
+from gnvpro.methods.stochastic import TorchOptimizer
 from gnvpro.problem.penalties import InputDifferences, OperatorFactory
 
 
@@ -87,7 +87,7 @@ def adjusted(
     if isinstance(chosen, GNvpro | GaussNewton):
         own = having(chosen.solver, max_rank=max_rank)
         method["solver"] = named_solver(own, solver or "auto") if isinstance(own, Auto) else own
-    elif isinstance(chosen, StochasticMethod):
+    elif isinstance(chosen, TorchOptimizer):
         method["lr"] = learning_rate
     changed = {name: value for name, value in method.items() if value is not None}
     return having(training, method=dataclasses.replace(chosen, **changed), work=work, seconds=seconds)

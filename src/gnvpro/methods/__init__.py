@@ -4,7 +4,7 @@ GNvpro          trust region on the reduced objective                    head el
 GaussNewton     the same trust region on the full objective              theta and W together
 LBFGSvpro       L-BFGS with a strong-Wolfe search, reduced objective
 AdamVPro        stochastic gradients, reduced loss of each batch
-Adam, Nesterov  stochastic gradients, full objective
+TorchOptimizer  an optimiser of torch.optim on theta and W together
 Batches         parts of the samples on which a method trains in turn
 RotatedAdam     a torch optimiser for the reduced loss: ADAM in rotated coordinates
 """
@@ -13,16 +13,15 @@ from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
 from gnvpro.methods.protocol import Batches
-from gnvpro.methods.stochastic import Adam, Nesterov
+from gnvpro.methods.stochastic import TorchOptimizer
 from gnvpro.stochastic.rotated_adam import RotatedAdam
 
 __all__ = [
-    "Adam",
     "AdamVPro",
     "Batches",
     "GNvpro",
     "GaussNewton",
     "LBFGSvpro",
-    "Nesterov",
     "RotatedAdam",
+    "TorchOptimizer",
 ]

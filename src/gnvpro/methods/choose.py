@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from gnvpro.arguments import check_choice
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.methods.stochastic import Adam, Nesterov
+from gnvpro.methods.stochastic import NESTEROV, TorchOptimizer
 
 METHODS: dict[str, Callable[[], Method]] = {
-    kind.name: kind for kind in (GNvpro, GaussNewton, LBFGSvpro, AdamVPro, Adam, Nesterov)
+    **{kind.name: kind for kind in (GNvpro, GaussNewton, LBFGSvpro, AdamVPro)},
+    "adam": lambda: TorchOptimizer(torch.optim.Adam),
+    "nesterov": lambda: TorchOptimizer(NESTEROV),
 }
 
 
@@ -23,7 +27,7 @@ def as_method(method: str | Method, solver: str | Solver | None) -> Method:
         method = METHODS[check_choice("method", method, METHODS)]()
     elif isinstance(method, type) or not callable(getattr(method, "begin", None)):
         raise TypeError(
-            f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.methods.Adam(lr=1e-3) "
+            f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.methods.AdamVPro(lr=1e-2) "
             f"(your own: subclass gnvpro.extend.Method), got {method!r}"
         )
     if solver is None:

@@ -8,7 +8,7 @@ aside as a `State` - plain tensors and numbers - from which it goes on to the la
     GaussNewton     the same trust region on the full objective              theta and W together
     LBFGSvpro       L-BFGS with a strong-Wolfe search, reduced objective
     AdamVPro        stochastic gradients, reduced loss of each batch
-    Adam, Nesterov  stochastic gradients, full objective
+    TorchOptimizer  stochastic gradients, full objective
 
 A `Solver` makes the steps of GNvpro: exact ones, steps from Krylov spaces, quasi-Newton steps, or your own.
 """

@@ -1,4 +1,4 @@
-"""ADAM and Nesterov's method on the full objective, by `torch.optim`.
+"""Optimisers of `torch.optim` on the full objective, such as ADAM and Nesterov's method.
 
 They go through the training set in random batches; one iteration is one epoch, two passes. As in a plain PyTorch loop the
 parameters stay in the network's own dtype; gradients come from the layers' own derivatives where these have some, which
@@ -8,10 +8,9 @@ takes half the time where batches are small. theta and W are one tensor each: th
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import ClassVar
 
 import numpy as np
@@ -31,71 +30,65 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 from gnvpro.samples.several import Batch
 
+Factory = Callable[..., torch.optim.Optimizer]  # called as factory([theta, W], lr=lr)
+NESTEROV: Factory = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
+
 
 @dataclass(frozen=True, kw_only=True)
-class StochasticMethod(Method):
-    """Settings that stochastic methods share."""
+class TorchOptimizer(Method):
+    """An optimiser of `torch.optim` on theta and W together, from the eliminated head.
 
+    Args:
+        factory: a class of `torch.optim`, or a function that returns an optimiser when called as
+            `factory(parameters, lr=lr)`. Other settings go in by `functools.partial(torch.optim.SGD, momentum=0.9)`.
+        lr: learning rate.
+        batch_size: samples per step.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
+
+    theta and W are one tensor each, so the optimiser must work entry by entry. `method="adam"` stands for
+    `TorchOptimizer(torch.optim.Adam)`, and "nesterov" for SGD with Nesterov's momentum of 0.9.
+
+    >>> TorchOptimizer(torch.optim.RMSprop, lr=1e-2).batch_size
+    32
+    """
+
+    factory: Factory = field(kw_only=False)
     lr: float = 1e-3
     batch_size: int = 32
+    name: ClassVar[str] = "torch-optimizer"
     whole_set: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(f"{type(self).__name__}: lr", self.lr, 0.0, strict=True)
-        check_count(f"{type(self).__name__}: batch_size", self.batch_size, 1)
+        if not callable(self.factory):
+            raise TypeError(f"TorchOptimizer: factory must be a class such as torch.optim.Adam, got {self.factory!r}")
+        check_number("TorchOptimizer: lr", self.lr, 0.0, strict=True)
+        check_count("TorchOptimizer: batch_size", self.batch_size, 1)
+        try:
+            made: object = self.factory([torch.zeros(2), torch.zeros(1, 2)], lr=self.lr)
+        except Exception as error:
+            raise ValueError(
+                f"TorchOptimizer: factory={self.factory!r} fails for two tensors, theta and W, and lr={self.lr}: {error}; "
+                "give a class of torch.optim that works entry by entry, such as torch.optim.Adam"
+            ) from error
+        if not isinstance(made, torch.optim.Optimizer):
+            raise TypeError(
+                f"TorchOptimizer: factory must return a torch.optim.Optimizer, got {made!r}; "
+                "give a class such as torch.optim.Adam"
+            )
+        if isinstance(made, torch.optim.LBFGS):
+            raise ValueError(
+                "TorchOptimizer: torch.optim.LBFGS evaluates the objective several times per step and is not for random "
+                'batches; use method="lbfgs-vpro"'
+            )
 
     def usual_work(self, by_seconds: bool = False) -> float:
         """Work units where none are given: with a learning rate, an objective does not settle."""
         return math.inf if by_seconds else USUAL_WORK
 
-    @abstractmethod
-    def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser of these parameters."""
-
     def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
         """Start on a problem, or go on from a state."""
         return RunningStochastic(self, problem, start, seed, state)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adam(StochasticMethod):
-    """ADAM on theta and W together, from the eliminated head.
-
-    Args:
-        lr: learning rate.
-        batch_size: samples per step.
-        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
-    """
-
-    name: ClassVar[str] = "adam"
-
-    def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """torch's ADAM."""
-        return torch.optim.Adam(parameters, lr=self.lr)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nesterov(StochasticMethod):
-    """Stochastic gradient descent with Nesterov's momentum, on theta and W together, from the eliminated head.
-
-    Args:
-        lr: learning rate.
-        batch_size: samples per step.
-        momentum: share of the last step that is kept.
-        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
-    """
-
-    momentum: float = 0.9
-    name: ClassVar[str] = "nesterov"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("Nesterov: momentum", self.momentum, 0.0, strict=True)  # torch has none without
-
-    def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """torch's SGD."""
-        return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, nesterov=True)
 
 
 @dataclass(frozen=True)
@@ -125,7 +118,7 @@ class RunningStochastic:
     next_passes = 2
 
     def __init__(
-        self, settings: StochasticMethod, problem: Problem, start: Start, seed: int, state: State | None
+        self, settings: TorchOptimizer, problem: Problem, start: Start, seed: int, state: State | None
     ) -> None:
         self.problem, self.settings, self.seed, self.status = problem, settings, seed, Status.RUNNING
         network = problem.network
@@ -138,7 +131,7 @@ class RunningStochastic:
         dtypes = [part.dtype for part in network.split(theta).values()]
         self._theta = theta.to(reduce(torch.promote_types, dtypes, network.dtype), copy=True)
         self._W = W.to(network.dtype, copy=True)
-        self._optimizer = settings.optimizer([self._theta, self._W])
+        self._optimizer = settings.factory([self._theta, self._W], lr=settings.lr)
         self._passes = batch_passes(network.pass_plan(problem.inputs, problem.memory, settings.batch_size))
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])

@@ -96,6 +96,8 @@ def described(thing: object) -> str:
         pairs = [(each.name, getattr(thing, each.name)) for each in dataclasses.fields(thing)]
         given = ", ".join(f"{name}={described(value)}" for name, value in pairs if value is not None)
         return f"{type(thing).__name__}({given})"
+    if isinstance(thing, type):
+        return thing.__name__
     text = repr(thing)
     return type(thing).__name__ if text.startswith("<") else text
 

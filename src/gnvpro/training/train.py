@@ -81,7 +81,8 @@ def train(
         loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
             batches, for large sets; "gauss-newton", "adam" and "nesterov" train theta and W together, from the eliminated
-            head. Or an object with settings, such as `gnvpro.methods.Adam(lr=1e-2, batch_size=128)` or
+            head. Or an object with settings, such as
+            `gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-2, batch_size=128)` or
             `gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(10_000))`. Every method takes `levels`, from shallow to
             deep networks, `memory` in bytes, and `seed` (see `gnvpro.extend.Method`).
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
