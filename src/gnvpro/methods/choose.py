@@ -23,9 +23,10 @@ METHODS: dict[str, Callable[[], Method]] = {
 
 def as_method(method: str | Method, solver: str | Solver | None) -> Method:
     """The method of that name with its defaults, or the object itself; with this solver, where one is given."""
+    given = method
     if isinstance(method, str):
         method = METHODS[check_choice("method", method, METHODS)]()
-    elif isinstance(method, type) or not callable(getattr(method, "begin", None)):
+    elif not isinstance(method, Method):
         raise TypeError(
             f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.methods.AdamVPro(lr=1e-2) "
             f"(your own: subclass gnvpro.extend.Method), got {method!r}"
@@ -34,7 +35,7 @@ def as_method(method: str | Method, solver: str | Solver | None) -> Method:
         return method
     if not isinstance(method, GNvpro | GaussNewton):
         raise ValueError(
-            f"solver={solver!r} is for method='gnvpro', got method={method.name!r}, which makes its steps itself; "
+            f"solver={solver!r} is for method='gnvpro', got method={given!r}, which makes its steps itself; "
             "leave solver out"
         )
     if method.solver != type(method)().solver:
