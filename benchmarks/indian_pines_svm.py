@@ -1,4 +1,4 @@
-"""RBF support vector machines on the inputs and splits of Indian Pines: the rows beside ours in docs/results.md.
+"""RBF support vector machines on the inputs and splits of Indian Pines: the rows beside ours in docs/lab/paper.md.
 
 python benchmarks/indian_pines_svm.py [DATA_DIR]
 

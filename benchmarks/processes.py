@@ -7,7 +7,7 @@ turn, by the same two processes; what is shown are medians over the rounds. The 
 the ratio of processor seconds (one process's over the larger of the two) is what is left of it on a busy machine, and leaves
 out waiting for messages. Goal: 1.8.
 
-With --messages, the seconds of single sums of growing size: what the estimates of docs/processes.md are made of.
+With --messages, the seconds of single sums of growing size: what the estimates of docs/lab/processes.md are made of.
 """
 
 from __future__ import annotations

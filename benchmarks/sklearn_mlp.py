@@ -3,7 +3,7 @@
 Five-fold cross-validation, repeated on other folds; mean score (R^2 or accuracy) and seconds of a five-fold run on one
 core. The MLPs stand behind a StandardScaler, their targets are standardised too, and each of their solvers has its turn.
 
-    python benchmarks/sklearn_mlp.py            the table of docs/estimators_measured.md
+    python benchmarks/sklearn_mlp.py            the table of docs/lab/estimators.md
     python benchmarks/sklearn_mlp.py 1          one repetition
 """
 

@@ -1,7 +1,7 @@
-"""Tables in markdown and plots, from the records of the race.
+"""Tables in Markdown and plots from the records of the race.
 
-A cell holds the median over the seeds of the seconds to an accuracy, and in brackets the least and the most. A seed that
-did not get there counts as infinitely late, so a cell is "-" where at most half of the seeds got there.
+A cell is the median over the seeds of the seconds to an accuracy, with the range in brackets. A seed that never reaches
+the accuracy counts as infinitely late, so a cell is "-" if at most half of the seeds reach it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from .search import seconds_to
 
 Record = dict[str, Any]
 BEGIN, END = "<!-- the race: made by `python -m benchmarks.race table --docs` -->", "<!-- end of the race -->"
-PICTURE = (
-    "![Validation error against seconds: medians over the seeds, bands from the least to the most.](images/race.png)"
-)
+PICTURE = "![Validation error against processor seconds: medians over the seeds, with ranges.](../images/race.png)"
 
 
 def report(out: Path, docs: Path | None) -> None:
-    """Write race.md and race.png to `out`; with `docs`, also its benchmarks.md between the markers and its images."""
+    """Write race.md and race.png to `out`; with `docs`, also the tables of docs/lab/race.md and docs/images/race.png."""
     records = read(out / "records.jsonl")
     if not records:
         raise SystemExit(
@@ -34,7 +32,7 @@ def report(out: Path, docs: Path | None) -> None:
     (out / "race.md").write_text(text)
     plot(records, [out / "race.png", *([docs / "images" / "race.png"] if docs else [])])
     if docs:
-        page = docs / "benchmarks.md"
+        page = docs / "lab" / "race.md"
         before, rest = page.read_text().split(BEGIN)
         page.write_text(f"{before}{BEGIN}\n\n{PICTURE}\n\n{text}\n{END}{rest.split(END)[1]}")
     print(text)
@@ -57,8 +55,9 @@ def section(spec: problems.Spec, records: Sequence[Record]) -> str:
     head = [f"{goal:g}" for goal in spec.ladder]
     lines = [
         f"### {spec.title}\n",
-        f"Processor seconds until the validation {spec.measure} is at most ..., {seeds} seeds, "
-        f"at most {spec.seconds:g} s after compiling:\n",
+        *verdict(spec, groups),
+        f"\nProcessor seconds until the validation {spec.measure} is at most the value in the column "
+        f"({seeds} seeds, time limit {spec.seconds:g} s after compiling):\n",
         "| contender | " + " | ".join(head) + " | lowest | compiling |",
         "|---|" + "---|" * (len(head) + 2),
     ]
@@ -67,7 +66,7 @@ def section(spec: problems.Spec, records: Sequence[Record]) -> str:
         compiling = statistics.median(record.get("compile", 0.0) for record in group)
         lowest = spread([best(record) for record in group], "{:.2g}")
         lines.append(f"| {title(name)} | {' | '.join(cells)} | {lowest} | {f'{compiling:.1f}' if compiling else ''} |")
-    lines += ["", *verdict(spec, groups), "", "Work units at these moments (medians):\n"]
+    lines += ["", "Work units at these times (medians):\n"]
     lines += ["| contender | " + " | ".join(head) + " |", "|---|" + "---|" * len(head)]
     for name, group in groups.items():
         cells = [work_cell(group, goal) for goal in spec.ladder]
@@ -80,7 +79,7 @@ def section(spec: problems.Spec, records: Sequence[Record]) -> str:
 
 
 def verdict(spec: problems.Spec, groups: dict[str, list[Record]]) -> list[str]:
-    """Ours as it comes against the fastest peer, accuracy by accuracy, and the lowest errors."""
+    """Compare gnvpro with the fastest other trainer at each accuracy, and the lowest errors."""
     ours = groups.get("gnvpro")
     peers = {name: group for name, group in groups.items() if name not in contenders.OURS}
     if not ours or not peers:
@@ -91,16 +90,16 @@ def verdict(spec: problems.Spec, groups: dict[str, list[Record]]) -> list[str]:
         rival = min(peers, key=lambda name: median_seconds(peers[name], goal))
         theirs = median_seconds(peers[rival], goal)
         if math.isfinite(theirs):
-            ratio = f"{mine / theirs:.2f}" if math.isfinite(mine) else "not reached by us"
+            ratio = f"{mine / theirs:.2f}" if math.isfinite(mine) else "not reached by gnvpro"
             parts.append(f"{goal:g}: {ratio} ({title(rival)})")
         elif math.isfinite(mine):
-            parts.append(f"{goal:g}: no peer gets there")
+            parts.append(f"{goal:g}: reached by gnvpro only")
     lowest = {name: statistics.median(best(record) for record in group) for name, group in groups.items()}
     rival = min(peers, key=lambda name: lowest[name])
     ratio = lowest["gnvpro"] / lowest[rival] if lowest[rival] else math.inf
     return [
-        "Seconds of gnvpro divided by seconds of the fastest peer: " + "; ".join(parts) + ".",
-        f"Lowest error, ours divided by the best peer's: {ratio:.2f} ({title(rival)}).",
+        "Seconds of gnvpro / seconds of the fastest other trainer: " + "; ".join(parts) + ".",
+        f"Lowest error of gnvpro / lowest error of the best other trainer: {ratio:.2f} ({title(rival)}).",
     ]
 
 
@@ -111,7 +110,7 @@ def grouped(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def title(name: str) -> str:
-    """What a contender is called."""
+    """Display name of a contender."""
     return contenders.TITLES[name]
 
 
@@ -121,13 +120,13 @@ def best(record: Record) -> float:
 
 
 def times(group: Sequence[Record], goal: float, column: int = 0) -> list[float]:
-    """Of every seed; infinite where it did not get there."""
+    """Seconds to the goal (or another column) for every seed; infinite if it is never reached."""
     found = [seconds_to(record["looks"], goal, column) for record in group]
     return [math.inf if t is None else t for t in found]
 
 
 def median_seconds(group: Sequence[Record], goal: float) -> float:
-    """Over the seeds; the upper one of two."""
+    """Median seconds over the seeds; for an even number the larger of the middle two."""
     return statistics.median_high(times(group, goal))
 
 
@@ -155,7 +154,7 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def curve(group: Sequence[Record], grid: Sequence[float]) -> list[list[float]]:
-    """Of every seed, the lowest error so far at the seconds of the grid."""
+    """Lowest error so far at the times of the grid, one row per seed."""
     rows = []
     for record in group:
         row, low, looks = [], math.nan, iter([*record["looks"], [math.inf, 0, 0, 0]])
@@ -170,7 +169,7 @@ def curve(group: Sequence[Record], grid: Sequence[float]) -> list[list[float]]:
 
 
 def plot(records: Sequence[Record], paths: Sequence[Path]) -> None:
-    """Error against seconds, one panel a problem: the median over the seeds, and a band from the least to the most."""
+    """Draw error against seconds, one panel per problem: the median over the seeds and a band over their range."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -186,7 +185,7 @@ def plot(records: Sequence[Record], paths: Sequence[Path]) -> None:
     )
     for axis in axes.flat[len(specs) :]:
         axis.axis("off")
-    # Ours in the dark colours; peers differ in colour and in line, for print and for the colour-blind.
+    # gnvpro is dark; other trainers differ in colour and line style, for print and colour-blind readers.
     colors = dict(zip(contenders.OURS, ("black", "#0072b2", "#d55e00"), strict=True))
     colors |= {name: plt.get_cmap("tab10")(i) for i, name in enumerate(contenders.PEERS)}
     lines = dict(zip(contenders.PEERS, ["--", ":", "-.", (0, (5, 1)), (0, (1, 1))] * 3, strict=False))

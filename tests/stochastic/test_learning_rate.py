@@ -30,7 +30,7 @@ def test_least_squares_takes_longer_steps_on_larger_batches_and_in_shorter_runs(
 def test_the_rule_is_near_the_best_of_the_rates_that_were_measured(
     batch: int, steps: int, best: tuple[float, float], worse: float
 ) -> None:
-    """Relative errors of the best rates and of one that is too large: docs/benchmarks.md, small batches."""
+    """Relative errors of the best rates and of one that is too large: docs/lab/batches.md."""
     assert best[0] / 1.5 < usual_rate(True, batch, steps) < min(1.5 * best[1], worse)
 
 
