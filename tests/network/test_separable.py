@@ -48,7 +48,7 @@ def test_layer_formulas_and_autodiff_agree(name, monkeypatch):
     by_layers = m.network._by_layers(m.network.split(m.theta), m.inputs)
     # as for a model some of whose layers have no formula
     monkeypatch.setattr(m.network, "_by_layers", lambda params, inputs: None)
-    by_autodiff = m.network._linearize_chunk(m.network.split(m.theta), m.inputs)
+    by_autodiff = m.network.linearize_batch(m.network.split(m.theta), m.inputs)
     assert by_layers is not None
     d_theta = m.direction(m.theta)
     d_rows = m.direction(by_layers.features)
@@ -169,13 +169,13 @@ def test_whether_there_is_a_jacobian_is_tried_once_for_each_shape_of_samples(mon
     inputs = torch.ones(4, 2, dtype=F64)
     network = network_of(mlp(2).double(), inputs)
     tried = []
-    plain = network._linearize_chunk
+    plain = network._by_layers
 
-    def linearize(params, few):
+    def by_layers(params, few):
         tried.append(few.shape)
         return plain(params, few)
 
-    monkeypatch.setattr(network, "_linearize_chunk", linearize)
+    monkeypatch.setattr(network, "_by_layers", by_layers)
     assert network.why_no_jacobian(inputs) is None
     assert network.why_no_jacobian(inputs[1:]) is None
     assert tried == [(2, 2)]

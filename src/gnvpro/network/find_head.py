@@ -7,6 +7,7 @@ shows which module, if any, is the whole feature extractor: the one that took th
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,16 @@ class HeadLocation:
 
 
 @dataclass(frozen=True)
+class FirstRun:
+    """What the first run of a model on a few samples showed."""
+
+    location: HeadLocation
+    features: Tensor  # what the head was given
+    inputs: Batch  # a copy of the samples, and copies of the parameters, as the model left them
+    params: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
 class _Call:
     """What a module was given and returned in one call."""
 
@@ -49,10 +60,17 @@ class _Call:
 
 def find_head(model: nn.Module, inputs: Batch, name: str | None) -> HeadLocation:
     """The head of the model, checked to be one that can be eliminated."""
+    return first_run(model, inputs, name).location
+
+
+def first_run(model: nn.Module, inputs: Batch, name: str | None) -> FirstRun:
+    """Run the model on a few samples and find its head."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"head must be the name of a module of the model, got {name!r}")
     inputs = inputs.clone()  # the model may work in place
-    calls, output = _run(model, inputs)
+    # copies: a forward pass that writes to its parameters must not reach those of the user
+    params = {n: p.detach().clone() for n, p in model.named_parameters()}
+    calls, output = _run(model, inputs, params)
     if not isinstance(output, Tensor):
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
     _check_output(calls, output, len(inputs))
@@ -79,10 +97,11 @@ def find_head(model: nn.Module, inputs: Batch, name: str | None) -> HeadLocation
         )
     _check_head(model, call.name, head)
     _check_affine(call, head)
-    return HeadLocation(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
+    location = HeadLocation(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
+    return FirstRun(location, call.input, inputs, params)
 
 
-def _run(model: nn.Module, inputs: Batch) -> tuple[list[_Call], Any]:
+def _run(model: nn.Module, inputs: Batch, params: dict[str, Tensor]) -> tuple[list[_Call], Any]:
     calls: list[_Call] = []
 
     def watch(name: str, module: nn.Module) -> Any:
@@ -92,12 +111,13 @@ def _run(model: nn.Module, inputs: Batch) -> tuple[list[_Call], Any]:
 
         return module.register_forward_hook(hook)
 
-    with ExitStack() as hooks, torch.no_grad():
+    with ExitStack() as hooks, torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="None of the inputs have requires_grad"
+        )  # checkpoints, without gradient
         for name, module in model.named_modules(remove_duplicate=True):
             hooks.callback(watch(name, module).remove)
         try:
-            # copies: a forward pass that writes to its parameters must not reach those of the user
-            params = {n: p.detach().clone() for n, p in model.named_parameters()}
             positional, named = arguments_of(inputs)
             with Places.of(model).holding(params):
                 output = model(*positional, **named)

@@ -9,7 +9,7 @@ and features of one sample that depend on the other samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,14 @@ from torch import Tensor, nn
 
 from gnvpro.network.derivatives.substitutes import Substituted
 from gnvpro.network.evaluation import is_compiled
+from gnvpro.network.find_head import FirstRun
 from gnvpro.network.places import MODULE_INTERNALS, intact
-from gnvpro.samples.several import Batch, Inputs, tensors_of
+from gnvpro.samples.several import Batch, tensors_of
+
+NO_FUNCTION = (
+    "also in evaluation mode, so there is no function to minimise; use nn.Dropout (off in evaluation) or "
+    "F.dropout(..., training=self.training), and keep nothing from call to call that the output depends on"
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,11 @@ class Snapshot:
             if value is not None
         ]
         self.attributes = [(module, _own_attributes(module)) for module in self.model.modules()]
+        self._random = _random_states(self.model)
+
+    def drawn(self) -> bool:
+        """Whether random numbers were drawn since."""
+        return any(not torch.equal(a, b) for a, b in zip(self._random, _random_states(self.model), strict=True))
 
     def changed_buffers(self) -> list[str]:
         """Names of buffers that were written or replaced since."""
@@ -116,65 +127,54 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 @contextmanager
 def restored(model: nn.Module) -> Iterator[Snapshot]:
     """Restore the random generators and everything about the model afterwards, however the block ends."""
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     before = Snapshot(model)
-    with torch.random.fork_rng(devices), intact(model):
+    with torch.random.fork_rng(_cuda_devices(model)), intact(model):
         try:
             yield before
         finally:
             before.restore()
 
 
-def find_habits(model: nn.Module, run: Callable[[dict[str, Tensor], Any], Tensor], inputs: Inputs) -> Habits:
-    """Run the features of a few samples twice; what cannot be trained is a ValueError that says what to do.
-
-    The model is left as it is found; `run` computes the features, samples first, at given parameters.
-    """
-    few = inputs[:2]
-    params = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    def features(samples: Batch) -> tuple[Tensor, Batch]:
-        given = samples.clone()
-        with torch.no_grad():
-            return run(params, given).clone(), given
-
-    with restored(model) as before:
-        states = _random_states(inputs)
-        first, given = features(few)
-        second, _ = features(few)
-        drawn = any(not torch.equal(a, b) for a, b in zip(states, _random_states(inputs), strict=True))
-        pairs = zip(tensors_of(given), tensors_of(few), strict=True)
-        writes_inputs = any(g._version > 0 or not _equal(g, f) for g, f in pairs)
-        try:
-            alone, _ = features(few[-1:])
-        except Exception:  # BatchNorm, say, has no variance of one sample
-            alone = second.new_zeros(0)
-        buffers, attributes = before.changed_buffers(), before.changed_attributes()
-    if drawn or not _close(first, second):
-        how = "draws random numbers" if drawn else "has state: run twice on the same inputs, its features differ"
-        raise ValueError(
-            f"the model's forward pass {how}, also in evaluation mode, so there is no function to minimise; use nn.Dropout "
-            "(off in evaluation) or F.dropout(..., training=self.training), and keep nothing from call to call that the "
-            "output depends on"
-        )
-    written = [name for name, value in params.items() if value._version > 0]
+def find_habits(first: FirstRun, before: Snapshot, given: Batch) -> Habits:
+    """What the first run did besides computing; what cannot be undone is a ValueError that says what to do."""
+    pairs = zip(tensors_of(first.inputs), tensors_of(given), strict=True)
+    writes_inputs = any(g._version > 0 or not _equal(g, f) for g, f in pairs)
+    if before.drawn():
+        raise ValueError(f"the model's forward pass draws random numbers, {NO_FUNCTION}")
+    written = [name for name, value in first.params.items() if value._version > 0]
     if written:
         raise ValueError(
             f"the model's forward pass writes to its parameter {written[0]!r} (max_norm of an embedding, weights clipped in "
             "place?), so it is no function of its parameters; leave that out, or use torch.nn.utils.parametrize"
         )
+    buffers, attributes = before.changed_buffers(), before.changed_attributes()
+    return Habits(writes_inputs, tuple(buffers), tuple(attributes), is_compiled(before.model))
+
+
+def check_state(first: Tensor, second: Tensor) -> None:
+    """The features of a second run, with nothing undone in between, are those of the first."""
+    if not _close(first, second):
+        raise ValueError(
+            f"the model's forward pass has state: run twice on the same inputs, its features differ, {NO_FUNCTION}"
+        )
+
+
+def check_independence(together: Tensor, samples: int, alone: Tensor) -> None:
+    """The features of the last sample, run alone, are those that it has beside others."""
     # the last one: recurrent layers run over the samples leave the first as it is
-    if not _close(second[len(second) - len(second) // len(few) :], alone):
+    if not _close(together[len(together) - len(together) // samples :], alone):
         raise ValueError(
             "the model's features of a sample depend on the other samples it is run with; samples come first, so give "
             "recurrent and attention layers batch_first=True, and let BatchNorm track its running statistics"
         )
-    return Habits(writes_inputs, tuple(buffers), tuple(attributes), is_compiled(model))
 
 
-def _random_states(inputs: Inputs) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(inputs.device)] if inputs.device.type == "cuda" else states
+def _random_states(model: nn.Module) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices(model))]
+
+
+def _cuda_devices(model: nn.Module) -> list[int]:
+    return sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -14,7 +14,7 @@ A network holds no settings of a run: how passes are chunked and where work is c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,12 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.linalg.sums import SampleSum
-from gnvpro.network.derivatives.autodiff import linearize_by_autodiff
+from gnvpro.network.derivative_check import Findings, check_derivatives
+from gnvpro.network.derivatives.autodiff import linearize_by_autodiff, sample_jacobian
 from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.evaluation import evaluating
-from gnvpro.network.find_head import find_head
-from gnvpro.network.habits import Habits, find_habits, restored
+from gnvpro.network.find_head import first_run
+from gnvpro.network.habits import Habits, check_independence, check_state, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
 from gnvpro.network.parameters import Parameters
 from gnvpro.network.passes import (
@@ -64,18 +65,38 @@ class SeparableNetwork(Parameters):
     @staticmethod
     def of(model: nn.Module, inputs: Inputs, head: str | None = None) -> SeparableNetwork:
         """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
+        few = inputs[:2]
         with intact(model), evaluating(model):
-            with restored(model):
-                network = SeparableNetwork(model, find_head(model, inputs[:2], head))
-            network.habits = find_habits(model, network._run, inputs)
-            network.no_products = network._why_no_products(inputs)
-            if network.no_products is not None:
-                plain, network.habits = network.habits, replace(network.habits, substitutes=True)
-                if network._why_no_products(inputs) is None:
-                    network.no_products = None
-                else:
-                    network.habits = plain
-            return network
+            with restored(model) as before:
+                first = first_run(model, few, head)
+                network = SeparableNetwork(model, first.location)
+                habits = find_habits(first, before, few)
+                if habits.buffers or habits.attributes:
+                    check_state(first.features, network.run_features({}, few))
+            network.habits = habits
+            network._check(first.features, few)
+        return network
+
+    def _check(self, features: Tensor, few: Batch) -> None:
+        """Whether derivatives are right, and whether this is a function of one sample at a time."""
+        found = check_derivatives(self, few) if self.n_theta else Findings()
+        if found.products is not None:
+            plain, self.habits = self.habits, replace(self.habits, substitutes=True)
+            other = check_derivatives(self, few)
+            if other.wrong is other.fails is other.products is None:
+                found = other
+            else:
+                self.habits = plain
+        if (trouble := found.wrong or found.fails) is not None:
+            raise ValueError(trouble)
+        if not found.sure:
+            check_state(features, self.run_features({}, few))
+            try:
+                alone = self.run_features({}, few[-1:])
+            except Exception:  # BatchNorm, say, has no variance of one sample
+                alone = features.new_zeros(0)
+            check_independence(features, len(few), alone)
+        self.no_products = found.products
 
     # -- passes
 
@@ -84,11 +105,17 @@ class SeparableNetwork(Parameters):
         params = self.split(theta)
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, WorkMeter(1), EVERY_SAMPLE).features
-        return torch.cat([self._features(params, part) for part in chunks_of(inputs, passes)] or [self.no_features()])
+        return torch.cat(
+            [self.features_of_batch(params, part) for part in chunks_of(inputs, passes)] or [self.no_features()]
+        )
 
-    def _features(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
+    def features_of_batch(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
+        """Features of some samples as rows, without derivatives."""
         with torch.no_grad():
-            return self.rows(self._run(params, inputs))
+            return self._rows_of(params, inputs)
+
+    def _rows_of(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
+        return self.rows(self._run(params, inputs))
 
     def linearize(
         self, theta: Tensor, inputs: Inputs, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
@@ -98,13 +125,13 @@ class SeparableNetwork(Parameters):
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, meter, over)
         parts = chunks_of(inputs, passes)
-        chunks = Chunks(partial(self._linearize_chunk, params), parts, passes.kept, meter)
+        chunks = Chunks(partial(self.linearize_batch, params), parts, passes.kept, meter)
         return linearize_chunks(chunks, over, self)
 
     def _stream(
         self, params: dict[str, Tensor], inputs: Streamed, meter: WorkMeter, over: SampleSum
     ) -> FeatureLinearization:
-        make, run = partial(self._linearize_chunk, params), partial(self._features, params)
+        make, run = partial(self.linearize_batch, params), partial(self.features_of_batch, params)
         rows = len(inputs) * (prod(self.location.output_shape) // self.n_targets)
         return linearize_stream(make, run, (rows, self.n_features), inputs, meter, over, self.dtype)
 
@@ -136,7 +163,7 @@ class SeparableNetwork(Parameters):
         theta = self.theta()
 
         def passes(few: Batch) -> FeatureLinearization:
-            part = self._linearize_chunk(self.split(theta), few)
+            part = self.linearize_batch(self.split(theta), few)
             if seeds:
                 list(part.jacobian(part.features.new_ones((seeds, *part.features.shape))))
             elif self.n_theta:
@@ -150,40 +177,31 @@ class SeparableNetwork(Parameters):
                 self._footprints[key] = footprint(passes, inputs[:4])
         return self._footprints[key]
 
-    def _why_no_products(self, inputs: Inputs) -> str | None:
-        if not self.n_theta:
-            return None
-
-        def products(part: FeatureLinearization) -> None:
-            part.vjp(torch.ones_like(part.features))
-            part.jvp(self.theta())
-
-        error = self._error_in(products, inputs[:2])
-        return error and f"torch cannot differentiate the model twice ({error})"
-
     def why_no_jacobian(self, inputs: Inputs) -> str | None:
         """Why the Jacobian of every sample cannot be computed; None where it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
-        few = inputs[:2]
-        ones, key = (1, len(few), self.n_features), shapes_of(few)
+        few, key = inputs[:2], shapes_of(inputs)
         if key not in self._no_jacobian:  # asked at every judgement of penalties
-            error = self._error_in(lambda part: list(part.jacobian(part.features.new_ones(ones))), few)
+            error = self._error_in_rows(few)
             self._no_jacobian[key] = error and f"torch.func.vmap cannot run the model ({error})"
         return self._no_jacobian[key]
 
-    def _error_in(self, use: Callable[[FeatureLinearization], object], few: Batch) -> str | None:
-        """What is wrong with a use of the linearisation, tried on a few samples."""
+    def _error_in_rows(self, few: Batch) -> str | None:
+        """What is wrong with the Jacobian of every sample, tried on a few."""
+        params, seeds = self.split(self.theta()), self.no_features().new_ones((1, len(few), self.n_features))
         try:
             with restored(self.model):
-                use(self._linearize_chunk(self.split(self.theta()), few))
+                if self._by_layers(params, few) is None:
+                    sample_jacobian(self._rows_of, params, few, seeds)
         except Exception as error:
             return (str(error) or type(error).__name__).splitlines()[0]
         return None
 
-    def _linearize_chunk(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
+    def linearize_batch(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
+        """Features of some samples and their Jacobian, all kept."""
         return self._by_layers(params, inputs) or linearize_by_autodiff(
-            lambda p, x: self.rows(self._run(p, x)), self._at, params, inputs, self.split, self.join
+            self._rows_of, self._at, params, inputs, self.split, self.join
         )
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
@@ -240,6 +258,11 @@ class SeparableNetwork(Parameters):
             params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in habits.buffers}}
         with evaluating(self.model), habits.undone(), self.places.holding(params):
             yield
+
+    def run_features(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
+        """What the head is given for some samples, without derivatives."""
+        with torch.no_grad():
+            return self._run(params, inputs.clone())
 
     def _run(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """The head's input at these parameters."""

@@ -31,8 +31,10 @@ from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
 from gnvpro.head.eliminator import Eliminator, WarmStart, append_bias_column
 from gnvpro.linalg.sums import SampleSum
+from gnvpro.network.derivative_check import check_derivatives
 from gnvpro.network.evaluation import bare, evaluating
 from gnvpro.network.find_head import find_head
+from gnvpro.network.habits import restored
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.objectives.arguments import check_model, check_targets
 from gnvpro.objectives.reduced import sum_of_squares
@@ -109,6 +111,7 @@ class ReducedLoss:
         self._head_name, self._head = named_head(self._plain, head)
         self._given = head is not None
         self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
+        self._checked = False  # the derivatives, against differences
         self._memory: HeadMemory | None = None
 
     # -- what an optimiser is given
@@ -167,6 +170,12 @@ class ReducedLoss:
                 except ValueError as error:
                     self._refuse(error)
             self._network = SeparableNetwork(self._plain, location)
+        if not self._checked and torch.is_grad_enabled():
+            self._checked = True
+            with restored(self._plain), evaluating(self._plain):
+                wrong = check_derivatives(self._network, inputs[:2]).wrong
+            if wrong is not None:
+                raise ValueError(wrong)
         return self._network
 
     def _refuse(self, error: ValueError) -> NoReturn:

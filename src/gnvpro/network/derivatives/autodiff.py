@@ -73,7 +73,7 @@ def linearize_by_autodiff(
     def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
         yield slice(None), sample_jacobian(run, params, inputs, seeds)
 
-    return FeatureLinearization(rows.detach(), jvp, vjp, jacobian)
+    return FeatureLinearization(rows.detach(), jvp, vjp, jacobian, depends=rows.requires_grad)
 
 
 def sample_jacobian(run: Callable[[Params, Any], Tensor], params: Params, inputs: Batch, seeds: Tensor) -> Rows:

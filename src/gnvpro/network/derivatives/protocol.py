@@ -88,4 +88,5 @@ class FeatureLinearization:
     # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
     jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
     free: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
+    depends: bool = True  # whether the features depend on theta at all
     parts: Any = None  # where samples are not held: the same of each chunk, as `gnvpro.linalg.rows.Rows`
