@@ -78,7 +78,7 @@ class SeparableNetwork(Parameters):
         return network
 
     def _check(self, features: Tensor, few: Batch) -> None:
-        """Whether derivatives are right, and whether this is a function of one sample at a time."""
+        """Check that derivatives are right, and that features are a function of one sample at a time."""
         found = check_derivatives(self, few) if self.n_theta else Findings()
         if found.products is not None:
             plain, self.habits = self.habits, replace(self.habits, substitutes=True)
@@ -188,7 +188,7 @@ class SeparableNetwork(Parameters):
         return self._no_jacobian[key]
 
     def _error_in_rows(self, few: Batch) -> str | None:
-        """What is wrong with the Jacobian of every sample, tried on a few."""
+        """Return the error, if any, of the Jacobian of every sample on a few of them."""
         params, seeds = self.split(self.theta()), self.no_features().new_ones((1, len(few), self.n_features))
         try:
             with restored(self.model):
@@ -260,7 +260,7 @@ class SeparableNetwork(Parameters):
             yield
 
     def run_features(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
-        """What the head is given for some samples, without derivatives."""
+        """Features as the head is given them, without derivatives."""
         with torch.no_grad():
             return self._run(params, inputs.clone())
 
