@@ -124,7 +124,7 @@ def check_derivatives(network: SeparableNetwork, few: Batch) -> Findings:
     most = _tolerance(eps)
     agree = _near(product[own], difference, noise, most) and abs(look.slope(padded) - scale) <= most * scale + noise
     if agree:
-        return Findings(sure=True)
+        return Findings(sure=alone is not few)
     hidden = _out_of_reach(look, few)
     return _confirmed(network, few, eps) if hidden is None else Findings(wrong=hidden)
 
