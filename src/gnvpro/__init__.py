@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gnvpro.training.checkpoint import Checkpoint
     from gnvpro.training.inspection import inspect
     from gnvpro.training.result import Result
+    from gnvpro.training.saved_model import load
     from gnvpro.training.scores import Metric
     from gnvpro.training.train import train
 
@@ -43,6 +44,7 @@ __all__ = [
     "heads",
     "inspect",
     "listeners",
+    "load",
     "losses",
     "methods",
     "networks",
@@ -64,6 +66,7 @@ _HOMES = {  # of each function and class, and of the one module that does not li
     "Tikhonov": "gnvpro.problem.penalties",
     "inspect": "gnvpro.training.inspection",
     "listeners": "gnvpro.training.listeners",
+    "load": "gnvpro.training.saved_model",
     "time_differences": "gnvpro.problem.penalties",
     "train": "gnvpro.training.train",
 }

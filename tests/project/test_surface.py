@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gnvpro
 
 TOP = """Checkpoint GNvproClassifier GNvproRegressor Metric Problem ReducedLoss Result Status Tikhonov extend heads inspect
-    listeners losses methods networks pde solvers time_differences train"""
+    listeners load losses methods networks pde solvers time_differences train"""
 BELOW = {
     "methods": "AdamVPro Batches GNvpro GaussNewton LBFGSvpro RotatedAdam TorchOptimizer",
     "solvers": "Auto Dense Hybrid Krylov",
@@ -78,4 +79,15 @@ def test_import_does_not_load_torch(code: str) -> None:
 def test_train_is_loaded_without_the_libraries_of_the_extras() -> None:
     imported = imported_after("import gnvpro; gnvpro.train; gnvpro.Problem")
     assert "torch" in imported
-    assert not {"pandas", "sklearn", "matplotlib", "rich", "typer", "torch._dynamo"} & imported
+    assert not {"scipy.optimize", "pandas", "sklearn", "matplotlib", "rich", "typer", "torch._dynamo"} & imported
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["train", "--help"], ["train", "nowhere.csv", "--target", "y"]]
+)
+def test_the_command_answers_without_torch(words: list[str], tmp_path: Path) -> None:
+    code = f"import sys; sys.argv = ['gnvpro', *{words!r}]\ntry:\n    import gnvpro.__main__\nexcept SystemExit: pass"
+    imported = imported_after(code)
+    assert "gnvpro.cli.table" in imported
+    assert not {"torch", "pandas", "scipy", "sklearn", "matplotlib"} & imported

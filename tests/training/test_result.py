@@ -128,6 +128,6 @@ def test_a_saved_model_has_its_card_beside_it(result, name, tmp_path):
     assert state.keys() == result.model.state_dict().keys()
     assert all(torch.equal(state[key], value) for key, value in result.model.state_dict().items())
     text = card.read_text()
-    assert card == tmp_path / "model.md"
+    assert card == tmp_path / f"{name}.md"
     for part in ("For a test.", "60 samples", "Krylov", "validation accuracy", f"torch {torch.__version__}", "Tanh()"):
         assert part in text

@@ -42,6 +42,13 @@ def common(
     """Train networks that end in a linear layer by eliminating that layer."""
 
 
+def check_files(*paths: Path) -> None:
+    """Raise for a file that is not there, before libraries are imported that take seconds."""
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}; check its name")
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command as Ctrl-C does: after its checkpoint."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gnvpro.cli.app import app, one_line_errors
+from gnvpro.cli.app import app, check_files, one_line_errors
 
 Table = Annotated[Path, typer.Argument(help="A CSV or parquet file; its first line names the columns.")]
 
@@ -31,6 +31,7 @@ def train_on_table(
 ) -> None:
     """Train a model of a table: OUT gets the model, its card, scores beside other models, predictions and a report."""
     with one_line_errors():
+        check_files(data)
         from gnvpro.extras import need
 
         for library in ("pandas", "sklearn"):
@@ -69,6 +70,7 @@ def predict_on_table(
 ) -> None:
     """Predict for the rows of a table: its columns, and beside them predictions with standard deviations or probabilities."""
     with one_line_errors():
+        check_files(model, data)
         from gnvpro.extras import need
 
         for library in ("pandas", "sklearn"):

@@ -16,7 +16,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 Array = NDArray[np.floating]
 
@@ -61,4 +60,6 @@ def damping_for(e: Array, b: Array, radius: float, lower: float = 0.0) -> float:
     start = lower + 1e-15 * (upper - lower) if lower > 0.0 else 0.0
     if gap(start) <= 0.0:
         return lower
+    from scipy.optimize import brentq  # here, because it takes as long to import as the rest of the library
+
     return float(brentq(gap, start, upper, xtol=1e-300, rtol=1e-14, maxiter=500))

@@ -82,7 +82,8 @@ class Problem:
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
             (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
-        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
+        loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
+            one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
             "auto" is a first value from which `gnvpro.train` searches on.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
@@ -136,6 +137,7 @@ class Problem:
         self.few = few_samples(self.processes, self.inputs)
         with self.processes.together():
             self.network = SeparableNetwork.of(model, self.few, head)
+            self.loss = get_loss(loss, self.network.n_targets)
             self.theta_penalty = self.penalty.bind(model, self.network.parameters)
             self.eliminator = self._choose_eliminator(eliminator)
             if stream is not None:

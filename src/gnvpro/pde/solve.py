@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnvpro.arguments import check_number
+from gnvpro.arguments import with_advice
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_equations
 from gnvpro.pde.core import Checkpoint, History, Listener, Record, Status
@@ -27,7 +27,6 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.run import Run, Settings
-from gnvpro.pde.verdict import ending, estimated_error, verdict
 from gnvpro.processes import Processes
 
 if TYPE_CHECKING:
@@ -38,24 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A field, how good it is, and how it came about.
-
-    `error` is an estimate of the field's relative error (L2), from one more linear solve on points and features that the run
-    did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance.
-    """
+    """A solved field and how it came about."""
 
     field: Field
     status: Status
     history: History
     residuals: list[Residual]
     notes: list[str]
-    error: float
-    tolerance: float
-
-    @property
-    def solved(self) -> bool:
-        """True if the estimated error is at most the tolerance."""
-        return self.error <= self.tolerance
 
     def plot(self, against: str = "seconds") -> Figure:
         """Loss, residuals on fresh points, damping and gradient of the run as a figure: see `History.plot`."""
@@ -63,20 +51,35 @@ class Result:
 
     def summary(self) -> Summary:
         """Cost, residuals and notes of the run: text on the terminal, a table in a notebook."""
-        error = f"{self.error:.1e}, {'solved' if self.solved else 'not solved'} to {self.tolerance:g}"
-        facts = {"relative error (estimated)": error} | {
+        facts = {
             f"residual of {r.name}": f"{float(r):.2e} {r.how}, {r.on_points:.2e} on its points" for r in self.residuals
         }
         notes = {f"note {i + 1}": note for i, note in enumerate(self.notes)}
         return core.summary_of({**facts, **notes}, self.status, self.history)
 
     def __repr__(self) -> str:
-        return f"Result({self.status.name}: error {self.error:.1e} (estimated), {self.history!r}, residuals {self.residuals!r})"
+        return f"Result({self.status.name}: {self.history!r}, residuals {self.residuals!r})"
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
 
 
+NO_RATE = "steps need none; write seconds=... or iterations=... to bound the run"
+WRITE_INSTEAD = {
+    "epochs": "write iterations=... or seconds=...",
+    "max_iter": "write iterations=...",
+    "lr": NO_RATE,
+    "learning_rate": NO_RATE,
+    "batch_size": "every step sees all points; choose how many where you draw them, such as square.inside(900)",
+    "hidden_layer_sizes": "give a field of these layers, pde.Field(gnvpro.networks.MLP(n_inputs, hidden_layer_sizes))",
+    "optimizer": "there is one method; leave it out",
+    "callbacks": "write listeners=...",
+    "verbose": "write progress=True",
+    "work": "write iterations=... or seconds=...",
+}
+
+
+@with_advice(WRITE_INSTEAD)
 def solve(
     u: Field,
     equations: Sequence[Equation],
@@ -84,7 +87,6 @@ def solve(
     seconds: float | None = None,
     seed: int = 0,
     iterations: int | None = None,
-    tolerance: float = 1e-2,
     head_penalty: float | None = None,
     grow: bool = True,
     head: str = "auto",
@@ -105,7 +107,6 @@ def solve(
             more (`Status.SETTLED`, see `gnvpro.pde.settled`).
         seed: of the fresh points.
         iterations: cap on the trial steps.
-        tolerance: relative error up to which the equations count as solved: `result.solved`.
         head_penalty: alpha in alpha/2 |W|^2, never squared on the way. By default 1e-15, and a tenth of that whenever it comes
             to be larger than the misfit, down to 1e-20.
         grow: whether equations that overfit their drawn points get as many again, where the residual is large.
@@ -124,9 +125,7 @@ def solve(
             points through the network. Left out: this process alone.
 
     Returns:
-        A `Result`: status, history, residuals (one for each equation, on fresh points), notes, estimated error. Its status is
-        `NOT_SOLVED` if the run ended by itself with an estimated error above the tolerance, and also if seconds or iterations
-        ended it with an error of the order of the solution.
+        A `Result`: status, history, residuals (one for each equation, on fresh points), notes.
 
     Raises:
         ValueError: the equations cannot be solved as stated; the message says what to do.
@@ -143,7 +142,6 @@ def solve(
         >>> bool(abs(u(torch.tensor([[0.5]], dtype=torch.float64)) - 0.125) < 1e-6)
         True
     """
-    check_number("tolerance", tolerance, 0.0, strict=True)
     processes = Processes.of(process_group)
     with processes.together():
         checked = check_equations(u, equations)
@@ -153,7 +151,7 @@ def solve(
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
     settings = Settings(seconds, seed, iterations, head_penalty, grow, head, spread, checkpoint, clock, processes)
     watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
-    core.warn_of_modes(u, stacklevel=3)
+    core.warn_of_modes(u, stacklevel=4)
     with processes.noting_failures(), core.evaluating(u):
         run = Run(u, checked, settings, watchers)
         path = None if checkpoint is None else Path(checkpoint.path)
@@ -161,13 +159,4 @@ def solve(
             with core.taken_up(path, u, lambda: True):
                 run.resume(path)
         status = run.run()
-        error = estimated_error(run.system, checked, seed)
-        return Result(
-            u,
-            verdict(status, error, tolerance),
-            run.journal.history,
-            run.residuals(),
-            run.notes + ending(status, error, tolerance),
-            error,
-            tolerance,
-        )
+        return Result(u, status, run.journal.history, run.residuals(), run.notes)

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnvpro.arguments import suggestion
+from gnvpro.arguments import check_choice
 from gnvpro.linalg.columns import log_sum_exp, softmax
 
 
@@ -249,12 +249,20 @@ LOSSES: dict[str, Callable[[], Loss]] = {
 }
 
 
-def get_loss(loss: str | Loss) -> Loss:
-    """Return the loss of that name, or the object itself if it is a loss."""
+ALIASES = {
+    "mse": "least_squares",
+    "squared_error": "least_squares",
+    "cross_entropy": "multinomial",
+    "log_loss": "multinomial",  # logistic if the head has one output
+}
+
+
+def get_loss(loss: str | Loss, n_outputs: int | None = None) -> Loss:
+    """Return the loss of that name for a head with `n_outputs` outputs, or the object itself if it is a loss."""
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise ValueError(f"loss={loss!r} is not known; {suggestion(loss, LOSSES)}")
-        return LOSSES[loss]()
+        check_choice("loss", loss, (*LOSSES, *ALIASES))
+        one_score = loss == "log_loss" and n_outputs == 1
+        return Logistic() if one_score else LOSSES[ALIASES.get(loss, loss)]()
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, type) or not all(callable(getattr(loss, member, None)) for member in REQUIRED):

@@ -27,7 +27,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from gnvpro.arguments import check_choice, check_count
+from gnvpro.arguments import EPOCHS, RATE, check_choice, check_count, with_advice
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
@@ -55,6 +55,22 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 USUAL_PENALTY = 1.0  # divided by the number of samples: of many where work is capped, and for methods on batches
 
+WRITE_INSTEAD = {
+    "hidden_layer_sizes": "write hidden=...",
+    "epochs": EPOCHS,
+    "max_epochs": EPOCHS,
+    "iterations": "write max_iter=...",
+    "lr": RATE,
+    "learning_rate": RATE,
+    "learning_rate_init": RATE,
+    "batch_size": RATE,
+    "optimizer": "write method=...",
+    "alpha": "write theta_penalty=... and head_penalty=...",
+    "seed": "write random_state=...",
+    "n_iter_no_change": "write patience=..., with early_stopping=True",
+    "tol": "a fit ends when its objective has settled; write work=... or max_iter=... to end it earlier",
+}
+
 
 class NetworkEstimator(BaseEstimator, ABC):
     """What the regressor and the classifier share."""
@@ -63,6 +79,7 @@ class NetworkEstimator(BaseEstimator, ABC):
     _n_inputs: int  # columns as they came
     _columns: Tensor  # what scaled inputs are multiplied by
 
+    @with_advice(WRITE_INSTEAD)
     def __init__(
         self,
         hidden: int | Sequence[int] | None = None,

@@ -12,11 +12,12 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
+from gnvpro.arguments import with_advice
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
 from gnvpro.policy import Policy
-from gnvpro.sklearn.base import NetworkEstimator
+from gnvpro.sklearn.base import WRITE_INSTEAD, NetworkEstimator
 from gnvpro.sklearn.trained import Array, Trained, trained_point
 
 
@@ -40,6 +41,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
     True
     """
 
+    @with_advice(WRITE_INSTEAD)
     def __init__(
         self,
         hidden: int | Sequence[int] | None = None,

@@ -54,7 +54,8 @@ class ReducedLoss:
     Args:
         model: ends in an nn.Linear or a 1x1 nn.Conv2d; may be wrapped in DistributedDataParallel. What torch.compile made of a
             model is run without it.
-        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
+        loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
+            one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         head_penalty: a2 in a2/2 |W|^2, the bias included. Default 1e-10 for least squares, else 1e-4.
         head: the name of the last layer; by default the last one registered that could be it. The first batch shows
             whether it computes the model's output, and only once in a forward pass.
@@ -97,7 +98,8 @@ class ReducedLoss:
         group = model.process_group if parallel and process_group is None else process_group
         self._processes = Processes.of(group)
         self._over = SampleSum(self._processes)
-        self.loss = get_loss(loss)
+        self._head_name, self._head = named_head(self._plain, head)
+        self.loss = get_loss(loss, len(self._head.weight))
         default = 1e-10 if self.loss.is_least_squares else 1e-4
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
         if batch_head is not None and not isinstance(batch_head, BatchHead):
@@ -108,7 +110,6 @@ class ReducedLoss:
         trouble = self.batch_head.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"batch_head cannot be used: {trouble}")
-        self._head_name, self._head = named_head(self._plain, head)
         self._given = head is not None
         self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
         self._checked = False  # the derivatives, against differences

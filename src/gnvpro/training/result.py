@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
-from gnvpro.extras import need
 from gnvpro.files import replacing
 from gnvpro.minimize.status import Status
+from gnvpro.objectives.problem import Problem
 from gnvpro.training.history import History
 from gnvpro.training.judgement import Chosen
+from gnvpro.training.saved_model import save_model
 from gnvpro.training.summary import Summary, model_card, summary_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Result:
     history: History
     chosen: Chosen | None = None  # penalties, noise and evidence, where a penalty was "auto"
     setup: Mapping[str, str] = field(default_factory=dict)  # data, method and settings, in words
+    problem: Problem | None = None  # the objective at the end: `result.problem.reduced.at(theta)`
 
     @property
     def work(self) -> float:
@@ -52,23 +53,20 @@ class Result:
         return summary_of(self.setup, self.status, self.history)
 
     def save(self, path: str | Path, notes: str = "") -> Path:
-        """Write the model's state_dict, and beside it a model card.
+        """Write the model, which `gnvpro.load` reads, and a model card.
+
+        The file holds the model's state_dict, and its architecture if that is made of layers of torch and this library.
 
         Args:
             path: the file; `.safetensors` in its name needs the extra `safetensors`, everything else is torch's format.
             notes: a paragraph for the card, such as what the model is for and where the data came from.
 
         Returns:
-            The path of the card: the file's with the suffix `.md`.
+            The path of the card: the file's name followed by `.md`, as in `model.safetensors.md`.
         """
         target = Path(path)
-        state = {name: tensor.detach().clone().contiguous() for name, tensor in self.model.state_dict().items()}
-        with replacing(target) as file:
-            if target.suffix == ".safetensors":
-                file.write(need("safetensors.torch", "safetensors").save(state))
-            else:
-                torch.save(state, file)
-        card = target.with_suffix(".md")
+        save_model(target, self.model)
+        card = target.with_name(f"{target.name}.md")
         with replacing(card) as file:
             file.write(model_card(target.name, self.model, self.summary(), notes).encode())
         return card

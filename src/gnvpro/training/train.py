@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.arguments import EPOCHS, RATE, check_choice, check_count, check_number, with_advice
 from gnvpro.methods.choose import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating, one_thread, warn_of_modes
@@ -42,7 +42,29 @@ from gnvpro.training.summary import setup_of
 HASHED_ROWS = 10_000  # samples at a time
 MAX_SINGLE_THREAD_ENTRIES = 200_000  # of the inputs, up to which one thread is faster
 
+WRITE_INSTEAD = {
+    "epochs": EPOCHS,
+    "n_epochs": EPOCHS,
+    "num_epochs": EPOCHS,
+    "max_epochs": EPOCHS,
+    "max_iter": "write iterations=...",
+    "lr": RATE,
+    "learning_rate": RATE,
+    "batch_size": "batches are chosen by the number of samples; for your own write "
+    "method=gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(...))",
+    "hidden_layer_sizes": "give a model of these layers, gnvpro.networks.MLP(n_inputs, hidden_layer_sizes, n_outputs=...)",
+    "optimizer": "write method=...",
+    "criterion": "write loss=...",
+    "weight_decay": "write theta_penalty=... and head_penalty=...",
+    "validation_data": "write validation=(inputs, targets)",
+    "callbacks": "write listeners=...",
+    "verbose": 'write listeners="progress"',
+    "seed": "the order of batches is a setting of the method, such as method=gnvpro.methods.AdamVPro(seed=...); the first "
+    "weights are the model's: call torch.manual_seed(...) before you make it",
+}
 
+
+@with_advice(WRITE_INSTEAD)
 def train(
     model: nn.Module,
     inputs: Any,
@@ -78,7 +100,8 @@ def train(
             (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification. Left out beside a
             Dataset or a DataLoader, which brings its own.
-        loss: "least_squares", "logistic", "multinomial", or an object with the methods of `gnvpro.extend.Loss`.
+        loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
+            one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
             batches, for large sets; "gauss-newton", "adam" and "nesterov" train theta and W together, from the eliminated
             head. Or an object with settings, such as
@@ -196,8 +219,8 @@ def train(
     caps = {"work": plan.budgets, "seconds": plan.seconds, "iterations": plan.iterations}
     given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
     check_settings(processes, {**settings_of(problem, plan), **caps, **given})
-    warn_of_modes(model, stacklevel=3)
-    warn_of_inputs(problem, stacklevel=3)
+    warn_of_modes(model, stacklevel=4)
+    warn_of_inputs(problem, stacklevel=4)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
     threads = one_thread(entries < MAX_SINGLE_THREAD_ENTRIES)
     with intact(model), evaluating(model), threads, processes.noting_failures():
@@ -220,9 +243,14 @@ def train(
             status = run.run()
         rise = None if plan.judge.keeps_best else Rise.of(run.history)
         if rise is not None:
-            rise.warn(stacklevel=2)
+            rise.warn(stacklevel=3)
         return Result(
-            run.problem.network.model, status, run.history, run.chosen, setup_of(run.problem, held_out, chosen)
+            run.problem.network.model,
+            status,
+            run.history,
+            run.chosen,
+            setup_of(run.problem, held_out, chosen),
+            run.problem,
         )
 
 
