@@ -2,8 +2,9 @@
 
 Loss                                            what a loss computes
 Listener, History, Record                       what a listener gets
-Method, Start, Budget, State                    a way to train, and what it starts from
-Running, StepReport                             a method under way
+Method, Start, Budget                           a way to train, and what it starts from
+State, MethodState, Iterate, iterate_at, Cache  where a method stands, and what it can compute again
+StepReport, Running                             what a step tried, and a solver under way
 Solver, ModelSolver, LocalModel, Step           what makes the steps of GNvpro
 ReducedPoint                                    the reduced objective at one theta
 Eliminator, HeadFit, WarmStart, LinearOperator  what eliminates the head
@@ -12,27 +13,32 @@ Inspection                                      what `gnvpro.inspect` returns
 
 from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.linalg.operators import LinearOperator
-from gnvpro.methods.protocol import Budget, Method, Running, Solver, Start, State
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.protocol import Budget, Iterate, Method, MethodState, Running, Solver, Start, iterate_at
 from gnvpro.methods.solvers import ModelSolver
 from gnvpro.minimize.step_rules import LocalModel, Step
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.losses import Loss
+from gnvpro.state import State
 from gnvpro.training.history import History, Record
 from gnvpro.training.inspection import Inspection
 from gnvpro.training.listeners import Listener
 
 __all__ = [
     "Budget",
+    "Cache",
     "Eliminator",
     "HeadFit",
     "History",
     "Inspection",
+    "Iterate",
     "LinearOperator",
     "Listener",
     "LocalModel",
     "Loss",
     "Method",
+    "MethodState",
     "ModelSolver",
     "Record",
     "ReducedPoint",
@@ -43,4 +49,5 @@ __all__ = [
     "Step",
     "StepReport",
     "WarmStart",
+    "iterate_at",
 ]

@@ -87,7 +87,7 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     )
     method = gnvpro.methods.AdamVPro(lr=1e-3, batch_size=60, batch_head=head, rotate=False)
     theta = problem.theta()
-    running = method.begin(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
+    running = method.running(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
     (batch,) = random_batches(problem, 60, 0, 0)
     for _ in range(2):  # the first one only learns the coordinates
         fit = running.steps.step(batch, 1e-3)
@@ -139,12 +139,12 @@ def test_later_steps_do_not_write_into_a_state() -> None:
     x, y = samples(200, "multinomial")
     problem = gnvpro.Problem(network(), x, y, loss="multinomial")
     method, budget = gnvpro.methods.AdamVPro(lr=1e-2), Budget(problem.meter, 40.0)
-    running = method.begin(problem, Start(problem.theta()), budget, 0, None)
+    running = method.running(problem, Start(problem.theta()), budget, 0, None)
     running.iterate()
     state = running.state()
     work = problem.meter.sample_passes
     losses = []
-    for again in (running, method.begin(problem, Start(problem.theta()), budget, 0, state)):
+    for again in (running, method.running(problem, Start(problem.theta()), budget, 0, state)):
         problem.meter.sample_passes = work
         again.iterate()
         losses.append(again.point.value)
@@ -256,7 +256,7 @@ def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.M
     problem = gnvpro.Problem(network(), x, y, loss="least_squares")
     meter = problem.meter
     budget = Budget(meter, math.inf, seconds=42.0, clock=lambda: meter.work)
-    running = gnvpro.methods.AdamVPro(lr=1e-2).begin(problem, Start(problem.theta()), budget, 0, None)
+    running = gnvpro.methods.AdamVPro(lr=1e-2).running(problem, Start(problem.theta()), budget, 0, None)
     rates: list[float] = []
     step = BatchSteps.step
     monkeypatch.setattr(

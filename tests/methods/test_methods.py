@@ -12,6 +12,7 @@ from torch.optim import Adam, RMSprop
 
 import gnvpro
 from checks import relative
+from gnvpro.methods.cache import Cache
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import NESTEROV, seeded_permutation
 from gnvpro.objectives.reduced import ReducedObjective
@@ -155,18 +156,19 @@ def test_stochastic_methods_agree_with_a_plain_torch_loop(factory, dtype, loss):
     nesterov = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
     optimizer = (nesterov if factory is NESTEROV else factory)(plain.parameters(), lr=0.01)
     problem = gnvpro.Problem(model, inputs, targets, loss=loss, theta_penalty=0.0, head_penalty=0.0)
-    method = settings.begin(problem, Start(problem.theta(), problem.W()), Budget(problem.meter, math.inf), 5, None)
+    budget, cache = Budget(problem.meter, math.inf), Cache(problem.meter)
+    state = settings.begin(problem, Start(problem.theta(), problem.W(), seed=5), budget, cache)
     pointwise = HalfSquaredError() if loss == "least_squares" else Multinomial()
     rows = (targets if loss == "least_squares" else one_hot(targets, 3)).to(dtype)
     for epoch in range(3):
-        method.iterate()
+        state, _ = settings.step(problem, state, budget, cache)
         for batch in seeded_permutation(30, 5, epoch).split(8):
             optimizer.zero_grad()
             values = pointwise.value(plain(inputs[batch]), rows[batch])
             weights = torch.full((len(batch),), 1 / 30, dtype=torch.float64)
             (values @ (weights / weights.sum()).to(dtype)).backward()
             optimizer.step()
-    problem.store(method.point.theta, method.point.W)
+    problem.store(state.iterate.theta, state.iterate.W)
     for (key, value), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
         assert relative(value, other) <= 50 * torch.finfo(dtype).eps, key
 

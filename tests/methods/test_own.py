@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from test_readme import python_blocks
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.methods.protocol import Budget, Start, State, StepReport, first_point, point_state
+from gnvpro.extend import Budget, Cache, MethodState, Start, StepReport, iterate_at
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 
@@ -41,27 +42,12 @@ PAGE = documented()
 SteihaugCG, cg_path = PAGE["SteihaugCG"], PAGE["cg_path"]
 
 
-class OwnSteps:
-    """Gradient steps on the reduced objective, halved until they go down."""
+@dataclass(frozen=True, kw_only=True)
+class DescentState(MethodState):
+    """The length of the next step, and how the head was found."""
 
-    bound = None
-    next_passes = 2
-
-    def __init__(self, point: Any, length: float) -> None:
-        self.point, self.length, self.status = point, length, gnvpro.Status.RUNNING
-
-    def gradient_norm(self) -> float:
-        return float(self.point.gradient().norm())
-
-    def iterate(self) -> StepReport | None:
-        trial = self.point.problem.reduced.at(self.point.x - self.length * self.point.gradient(), self.point)
-        accepted = trial.value < self.point.value
-        self.point = trial if accepted else self.point
-        self.length *= 2.0 if accepted else 0.25
-        return StepReport(accepted, solver="descent")
-
-    def state(self) -> State:
-        return {**point_state(self.point.x, self.point.start), "length": self.length}
+    length: float
+    start: gnvpro.extend.WarmStart | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +61,25 @@ class Descent(gnvpro.extend.Method):
     def parts(self) -> gnvpro.methods.Batches | None:
         return self.batches
 
-    def begin(
-        self, problem: gnvpro.Problem, start: Start, budget: Budget, seed: int, state: State | None
-    ) -> gnvpro.extend.Running:
-        steps = OwnSteps(first_point(problem, start, state), self.length)
-        if state is not None:
-            steps.length = state["length"]
-            steps.point.gradient()  # what was there, so that it is not counted as work again
-        return steps
+    def begin(self, problem: gnvpro.Problem, start: Start, budget: Budget, cache: Cache) -> DescentState:
+        return self.state_at(problem.reduced.start(start.theta, start.warm), self.length, cache)
+
+    def step(
+        self, problem: gnvpro.Problem, state: DescentState, budget: Budget, cache: Cache
+    ) -> tuple[DescentState, StepReport]:
+        """Gradient steps on the reduced objective, halved until they go down."""
+        x = state.iterate.theta
+        start = problem.reduced.start
+        gradient = cache.recall("gradient", lambda: start(x, state.start).gradient(), state.iterate)
+        trial = start(x - state.length * gradient, gnvpro.extend.WarmStart(state.iterate.W))
+        if trial.value < state.iterate.value:
+            return self.state_at(trial, 2.0 * state.length, cache), StepReport(True, solver="descent")
+        return dataclasses.replace(state, length=0.25 * state.length), StepReport(False, solver="descent")
+
+    def state_at(self, point: gnvpro.extend.ReducedPoint, length: float, cache: Cache) -> DescentState:
+        iterate, gradient = iterate_at(point), point.gradient()
+        cache.keep("gradient", gradient, iterate)
+        return DescentState(iterate=iterate, gradient_norm=float(gradient.norm()), length=length, start=point.start)
 
 
 @dataclass(frozen=True)

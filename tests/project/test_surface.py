@@ -18,8 +18,8 @@ BELOW = {
     "solvers": "Auto Dense Hybrid Krylov",
     "heads": "BatchHead LeastSquares Newton NewtonCG NewtonKrylov",
     "losses": "HalfSquaredError Logistic Multinomial",
-    "extend": """Budget Eliminator HeadFit History Inspection LinearOperator Listener LocalModel Loss Method ModelSolver Record
-        ReducedPoint Running Solver Start State Step StepReport WarmStart""",
+    "extend": """Budget Cache Eliminator HeadFit History Inspection Iterate LinearOperator Listener LocalModel Loss Method
+        MethodState ModelSolver Record ReducedPoint Running Solver Start State Step StepReport WarmStart iterate_at""",
 }
 
 

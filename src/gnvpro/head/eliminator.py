@@ -24,10 +24,11 @@ from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.status import Status
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
+from gnvpro.state import State
 
 
 @dataclass(frozen=True)
-class WarmStart:
+class WarmStart(State):
     """Where an elimination may begin: a head and, for Newton's method, a Cholesky factor of a Hessian near it."""
 
     W: Tensor

@@ -117,7 +117,7 @@ class Auto:
         else:
             return self.on_all_samples(problem, start, budget, state)
         saved = state and state.get("batches")
-        batches = None if part is None else AdamVPro().begin(problem, start, part, seed, saved)
+        batches = None if part is None else AdamVPro().running(problem, start, part, seed, saved)
 
         def follow(start: Start, first_value: float, state: State | None) -> Running:
             return self.on_all_samples(problem, start, budget, state, first_value)

@@ -8,9 +8,13 @@ from typing import ClassVar
 
 from gnvpro.arguments import check_choice
 from gnvpro.methods.auto import Auto
-from gnvpro.methods.protocol import BatchedMethod, Budget, Running, Solver, Start, State
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.live import LiveState, live_state, live_step
+from gnvpro.methods.protocol import BatchedMethod, Budget, MethodState, Running, Solver, Start, State
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov
 from gnvpro.methods.steps import Steps
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.full import FullPoint
 from gnvpro.objectives.problem import Problem
 
@@ -55,11 +59,21 @@ class GNvpro(BatchedMethod):
         super().__post_init__()
         object.__setattr__(self, "solver", as_solver(self.solver))
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> MethodState:
+        """Evaluate the first model."""
+        return live_state(problem, self._running(problem, start, budget, None), cache, start.seed)
+
+    def step(
+        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
+    ) -> tuple[MethodState, StepReport | Status]:
+        """One step of the solver."""
+        start = Start(state.iterate.theta, seed=state.seed)
+        return live_step(problem, state, cache, lambda: self._running(problem, start, budget, state.content))
+
+    def _running(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
         solver = as_solver(self.solver)
         if isinstance(solver, Auto):
-            return solver.begin(problem, start, budget, state, seed)
+            return solver.begin(problem, start, budget, state, start.seed)
         return solver.begin(problem, start, budget, state)
 
     def why_not(self, problem: Problem) -> str | None:
@@ -98,8 +112,18 @@ class GaussNewton(BatchedMethod):
         """Why products with the Jacobian cannot be had."""
         return why_no_products(self.name, problem)
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem; the head is a variable, and eliminated only to have a first value."""
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> MethodState:
+        """Evaluate the first model; the head is a variable, and eliminated only to have a first value."""
+        return live_state(problem, self._running(problem, start, budget, None), cache, start.seed)
+
+    def step(
+        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
+    ) -> tuple[MethodState, StepReport | Status]:
+        """One step of the solver."""
+        start = Start(state.iterate.theta, seed=state.seed)
+        return live_step(problem, state, cache, lambda: self._running(problem, start, budget, state.content))
+
+    def _running(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
         assert isinstance(self.solver, Krylov)
         objective = problem.full
         if state is not None:

@@ -11,7 +11,6 @@ called off there, and begins again from ten times as far.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,22 +19,15 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_count
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods.protocol import (
-    BatchedMethod,
-    Budget,
-    Running,
-    Start,
-    State,
-    detached_copy,
-    first_point,
-    point_state,
-)
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.protocol import BatchedMethod, Budget, MethodState, Start, iterate_at
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
 CREEPING = 0.05  # share of its length by which a search goes on where the objective is concave
+PASSES = 2  # of a point: its value and its gradient
 FARTHER = 10.0  # times as far as the farthest point, the search begins again
 
 
@@ -84,116 +76,116 @@ class LBFGSvpro(BatchedMethod):
         super().__post_init__()
         check_count("LBFGSvpro: history_size", self.history_size, 1)
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
-        return RunningLBFGS(first_point(problem, start, state), budget, self.history_size, state)
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LBFGSState:
+        """The first point, with its gradient if the budget lasts for it."""
+        point = problem.reduced.start(start.theta, start.warm)
+        first = iterate_at(point)
+        optimizer = self.optimizer(first.theta)[1].state_dict()
+        if problem.network.n_theta == 0 or budget.passes_left < 1:
+            cache.keep("point", point, first)
+            return LBFGSState(iterate=first, next_passes=3, start=point.start, optimizer=optimizer)
+        here = evaluated(point)
+        cache.keep("evaluated", here, first)
+        norm = float(torch.linalg.vector_norm(here.gradient))
+        return LBFGSState(iterate=first, gradient_norm=norm, start=point.start, optimizer=optimizer)
 
-
-class RunningLBFGS:
-    """L-BFGS under way."""
-
-    bound = None
-
-    def __init__(self, first: ReducedPoint, budget: Budget, history_size: int, state: State | None) -> None:
-        self.objective, self.budget, self.status = first.problem.reduced, budget, Status.RUNNING
-        self._first: ReducedPoint | None = first
-        self._variable = nn.Parameter(first.theta.clone())
-        self._optimizer = torch.optim.LBFGS(
-            [self._variable],
+    def optimizer(self, theta: Tensor) -> tuple[Tensor, torch.optim.LBFGS]:
+        """torch's L-BFGS, and the variable that it moves."""
+        variable = nn.Parameter(theta.clone())
+        optimizer = torch.optim.LBFGS(
+            [variable],
             max_iter=1,
             max_eval=25,  # the line search may take what is left of these
-            history_size=history_size,
+            history_size=self.history_size,
             tolerance_grad=0.0,
             tolerance_change=0.0,
             line_search_fn="strong_wolfe",
         )
-        self._point: Evaluated | None = None
-        if state is not None:
-            self._optimizer.load_state_dict(state["optimizer"])
-            self._evaluated_point()
+        return variable, optimizer
 
-    @property
-    def next_passes(self) -> int:
-        """A trial and its gradient, and the gradient of the first point until it is known."""
-        return 2 if self._point is not None else 3
-
-    @property
-    def point(self) -> Any:
-        """The last accepted model."""
-        return self._point or self._first
-
-    def gradient_norm(self) -> float | None:
-        """The norm of the gradient; None where the budget has no room for it."""
-        if self._point is None and self.budget.passes_left < 1:
-            return None
-        return float(torch.linalg.vector_norm(self._evaluated_point().gradient))
-
-    def _evaluated_point(self) -> Evaluated:
-        if self._point is None:
-            assert self._first is not None
-            self._point, self._first = evaluated(self._first), None
-        return self._point
-
-    def iterate(self) -> StepReport | None:
+    def step(
+        self, problem: Problem, state: LBFGSState, budget: Budget, cache: Cache
+    ) -> tuple[LBFGSState, StepReport | Status]:
         """One quasi-Newton direction and the line search along it."""
-        before = self._evaluated_point()
-        seen = [before]
+        theta = state.iterate.theta
+        if state.gradient_norm is None:
+            before = evaluated(cache.recall("point", lambda: problem.reduced.start(theta, state.start), state.iterate))
+            cache.forget("point")
+        else:
+            again = lambda: evaluated(problem.reduced.start(theta, state.start))  # noqa: E731
+            before = cache.recall("evaluated", again, state.iterate)
+        search = LineSearch(problem, before, budget)
+        variable, optimizer = self.optimizer(theta)
+        try:
+            search.run(variable, optimizer, state.optimizer)
+            after = search.at(variable.detach()) or before
+        except _Spent:  # in the middle of the search, so there is no next direction; nor is there work for one
+            after = min(search.seen, key=lambda point: point.value)
+            if after is before:
+                return state, Status.WORK_SPENT
+        if after is before or not after.value <= before.value:
+            return state, Status.STEP_TOO_SMALL
+        here = iterate_at(after)
+        cache.keep("evaluated", after, here)
+        norm = float(torch.linalg.vector_norm(after.gradient))
+        made = LBFGSState(iterate=here, gradient_norm=norm, start=after.start, optimizer=optimizer.state_dict())
+        return made, StepReport(True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LBFGSState(MethodState):
+    """How the head at theta was found, and what torch's optimiser remembers."""
+
+    start: WarmStart | None
+    optimizer: dict[str, Any]
+
+
+class LineSearch:
+    """One step of torch's optimiser: the points that its line search asks for."""
+
+    def __init__(self, problem: Problem, before: Evaluated, budget: Budget) -> None:
+        self.problem, self.before, self.budget = problem, before, budget
+        self.seen = [before]
+
+    def at(self, theta: Tensor) -> Evaluated | None:
+        """The point at theta, if it has been evaluated."""
+        return next((point for point in self.seen if torch.equal(point.theta, theta)), None)
+
+    def evaluate(self, theta: Tensor) -> Evaluated:
+        """The point at theta, evaluated if it is a new one."""
+        known = self.at(theta)
+        if known is not None:
+            return known
+        if _creeps(theta, self.seen):
+            raise _Creeping
+        if len(self.seen) > 1 and self.budget.passes_left < PASSES:
+            raise _Spent
+        at = self.problem.reduced.start(theta.clone(), self.before.warm_start)
+        self.seen.append(evaluated(at) if at.fit is not None else _wall(theta.clone(), self.before))
+        return self.seen[-1]
+
+    def run(self, variable: Tensor, optimizer: torch.optim.LBFGS, memory: dict[str, Any]) -> None:
+        """Move the variable; start again from farther away as long as the search creeps."""
 
         def closure() -> Tensor:
-            theta = self._variable.detach()
-            point = next((p for p in seen if torch.equal(p.theta, theta)), None)
-            if point is None:
-                if _creeps(theta, seen):
-                    raise _Creeping
-                if len(seen) > 1 and self.budget.passes_left < self.next_passes:
-                    raise _Spent
-                at = self.objective.start(theta.clone(), before.warm_start)
-                point = evaluated(at) if at.fit is not None else _wall(theta.clone(), before)
-                seen.append(point)
-            self._variable.grad = point.gradient
+            point = self.evaluate(variable.detach())
+            variable.grad = point.gradient
             return torch.tensor(point.value, dtype=torch.float64)
 
-        try:
-            self._search(closure, seen)
-            after = next((p for p in seen if torch.equal(p.theta, self._variable.detach())), before)
-        except _Spent:  # in the middle of the search, so there is no next direction; nor is there work for one
-            after = min(seen, key=lambda point: point.value)
-            if after is before:
-                self.status = Status.WORK_SPENT
-                return None
-        if after is before or not after.value <= before.value:
-            self.status = Status.STEP_TOO_SMALL
-            return None
-        self._point = after
-        return StepReport(True)
-
-    def _search(self, closure: Callable[[], Tensor], seen: list[Evaluated]) -> None:
-        """A step of the optimiser, begun again from farther away as long as its search creeps."""
-        before, memory = seen[0].theta, copy.deepcopy(self._optimizer.state_dict())
-        try:
-            while True:
-                try:
-                    self._optimizer.step(closure)
-                    return
-                except _Creeping:
-                    tried = [float(torch.linalg.vector_norm(point.theta - before)) for point in seen[1:]]
-                with torch.no_grad():
-                    self._variable.copy_(before)
-                self._optimizer.load_state_dict(copy.deepcopy(memory))
-                self._set_rate(FARTHER * max(tried) / tried[0])
-        finally:
-            self._set_rate(1.0)
-
-    def _set_rate(self, value: float) -> None:
-        """What the first step of a search is multiplied by."""
-        self._optimizer.param_groups[0]["lr"] = value
-
-    def state(self) -> State:
-        """The point, how its head was found, and the optimiser's memory."""
-        return {
-            **point_state(self.point.theta, self.point.start),
-            "optimizer": detached_copy(self._optimizer.state_dict()),
-        }
+        rate = 1.0  # the first step of the search is multiplied by it
+        while True:
+            with torch.no_grad():
+                variable.copy_(self.before.theta)
+            optimizer.load_state_dict(copy.deepcopy(memory))
+            optimizer.param_groups[0]["lr"] = rate
+            try:
+                optimizer.step(closure)
+                break
+            except _Creeping:
+                tried = [float(torch.linalg.vector_norm(point.theta - self.before.theta)) for point in self.seen[1:]]
+                rate = FARTHER * max(tried) / tried[0]
+            finally:
+                optimizer.param_groups[0]["lr"] = 1.0
 
 
 def _creeps(theta: Tensor, seen: list[Evaluated]) -> bool:

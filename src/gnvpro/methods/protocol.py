@@ -1,8 +1,9 @@
 """What training methods and solvers look like from outside.
 
-A `Method` is a frozen dataclass: its fields are its settings, its repr is what a checkpoint compares. `begin` starts it on one
-problem (a network and samples) and returns a `Running`, which moves theta and W by one iteration at a time and can be put
-aside as a `State` - plain tensors and numbers - from which it goes on to the last bit as if it had not been.
+A `Method` is a frozen dataclass: its fields are its settings, its repr is what a checkpoint compares. It is two functions of
+values: `begin` evaluates the first model of a problem (a network and samples) and returns a `MethodState`; `step` returns the
+next one, and what it tried. A state is all that the method remembers, so a checkpoint is a state and nothing else. What can
+be computed again is in a `Cache` that belongs to the run.
 
     GNvpro          trust region on the reduced objective                    head eliminated at every point
     GaussNewton     the same trust region on the full objective              theta and W together
@@ -24,8 +25,10 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from gnvpro import state
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import Eliminator, WarmStart
+from gnvpro.methods.cache import Cache
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound
 from gnvpro.minimize.trust_region import StepReport
@@ -38,13 +41,19 @@ State = dict[str, Any]  # tensors, numbers, and dictionaries of them
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(state.State):
     """Where a method begins: theta, and what an earlier batch or level left for it."""
 
     theta: Tensor
     W: Tensor | None = None
     bound: Bound | None = None
     follows_batch: bool = False  # whether it follows another batch of the same level
+    seed: int = 0  # of everything random
+
+    @property
+    def warm(self) -> WarmStart | None:
+        """Where the first elimination of the head may begin."""
+        return None if self.W is None else WarmStart(self.W)
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,37 @@ class Budget:
         return (self.limit - self.meter.work) / self.share
 
 
-class Iterate(Protocol):
-    """A model on the way: theta, W and what they achieve on the samples trained on."""
+@dataclass(frozen=True)
+class Iterate(state.State):
+    """A model on the way, and what it achieves on the samples trained on."""
+
+    theta: Tensor
+    W: Tensor  # the head, its bias as last column
+    value: float  # Phi
+    misfit: float  # the mean loss
+    accuracy: float | None  # the share of samples classified right; None if the loss does not classify
+    provisional: bool = False  # whether the head is still to be eliminated over all samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodState(state.State):
+    """Where a method stands between two steps: subclass it, as a frozen dataclass, for what your method remembers.
+
+    Args:
+        iterate: the last accepted model.
+        gradient_norm: the norm of the objective's gradient there; None if it is unknown.
+        next_passes: passes over the samples that the next step needs at least.
+        bound: the radius or damping with which a following batch should begin, if the method has one.
+    """
+
+    iterate: Iterate
+    gradient_norm: float | None = None
+    next_passes: float = 2.0
+    bound: Bound | None = None
+
+
+class Reached(Protocol):
+    """An evaluated point of either objective."""
 
     @property
     def theta(self) -> Tensor:
@@ -78,11 +116,7 @@ class Iterate(Protocol):
 
     @property
     def W(self) -> Tensor:
-        """The head, its bias as last column."""
-
-    @property
-    def accuracy(self) -> float | None:
-        """The share of samples classified right; None where the loss does not classify."""
+        """The head."""
 
     @property
     def value(self) -> float:
@@ -91,6 +125,15 @@ class Iterate(Protocol):
     @property
     def misfit(self) -> float:
         """The mean loss."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of samples classified right."""
+
+
+def iterate_at(point: Reached) -> Iterate:
+    """The model at a point, without what its derivatives are computed from."""
+    return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy)
 
 
 class Running(Protocol):
@@ -101,7 +144,7 @@ class Running(Protocol):
         """Why `iterate` returned None."""
 
     @property
-    def point(self) -> Iterate:
+    def point(self) -> Any:
         """The last accepted model."""
 
     @property
@@ -207,10 +250,14 @@ class Method(ABC):
             check_number(f"{kind}: memory", self.memory, 0.0, strict=True)
 
     @abstractmethod
-    def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state; what it builds again for a state is not counted as work.
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> Any:
+        """Evaluate the first model; return a `MethodState`. Raise ValueError if the model cannot be evaluated."""
 
-        The seed is the method's own.
+    @abstractmethod
+    def step(self, problem: Problem, state: Any, budget: Budget, cache: Cache) -> tuple[Any, StepReport | Status]:
+        """Take one step from a state; return the next one and what was tried, or a `Status` if nothing more can be done.
+
+        The next state depends on the arguments alone. The cache saves time and nothing else: it may be empty at any call.
         """
 
     def parts(self) -> Batches | None:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gnvpro.head.eliminator import WarmStart, append_bias_column
 from gnvpro.methods.batch_steps import BatchSteps
-from gnvpro.methods.protocol import Start
-from gnvpro.methods.stochastic import Model, seeded_permutation
+from gnvpro.methods.protocol import Iterate, Start
+from gnvpro.methods.stochastic import iterate_with_head, seeded_permutation
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
 from gnvpro.samples.several import entries_per_sample
@@ -46,14 +46,14 @@ class Readings:
         samples = seeded_permutation(problem.n_samples, *self._seeds)[:enough]
         return problem.on_samples(samples.to(problem.inputs.device))
 
-    def first(self, start: Start) -> Model:
+    def first(self, start: Start) -> Iterate:
         """Where training begins, with an eliminated head: the only one that is counted as work."""
         near = None if start.W is None else WarmStart(start.W)
         point = self.seen.reduced.start(start.theta, near, keep=False)
         provisional = self.seen is not self.problem
-        return Model(point.theta, point.W, point.accuracy, point.value, point.misfit, provisional)
+        return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy, provisional)
 
-    def read(self, theta: Tensor, steps: BatchSteps) -> Model | None:
+    def read(self, theta: Tensor, steps: BatchSteps) -> Iterate | None:
         """A model on the way; None where its features are not finite."""
         problem, near = self.seen, steps.memory.reading
         misfit, ridge = problem.misfit, problem.head_penalty
@@ -67,11 +67,11 @@ class Readings:
                 W = near
             else:
                 W = ROUGH.fit(Z, misfit, ridge, ROUGH.first(near)).W
-        return Model.of(problem, theta, W, Z, not misfit.identity_hessian or problem is not self.problem)
+        return iterate_with_head(problem, theta, W, Z, not misfit.identity_hessian or problem is not self.problem)
 
-    def again(self, theta: Tensor, W: Tensor, provisional: bool = True) -> Model:
+    def again(self, theta: Tensor, W: Tensor, provisional: bool = True) -> Iterate:
         """A model that was read before."""
-        return Model.of(self.seen, theta, W, self._features(theta), provisional)
+        return iterate_with_head(self.seen, theta, W, self._features(theta), provisional)
 
     def _features(self, theta: Tensor) -> Tensor:
         """With a column of ones for the bias; not counted as work."""

@@ -7,11 +7,12 @@ takes half the time where batches are small. theta and W are one tensor each: th
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.methods.protocol import USUAL_WORK, Budget, Method, Running, Start, State, detached_copy
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.protocol import USUAL_WORK, Budget, Iterate, Method, MethodState, Start
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
@@ -86,102 +88,78 @@ class TorchOptimizer(Method):
         """Work units where none are given: with a learning rate, an objective does not settle."""
         return math.inf if by_seconds else USUAL_WORK
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
-        return RunningStochastic(self, problem, start, seed, state)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model on the way."""
-
-    theta: Tensor
-    W: Tensor
-    accuracy: float | None
-    value: float
-    misfit: float
-    provisional: bool = False  # whether its head is still to be eliminated over all samples
-
-    @staticmethod
-    def of(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor, provisional: bool = False) -> Model:
-        """The objective over the samples of a problem, from their features."""
-        outputs = matmul_small(Z, W.T)
-        misfit = problem.misfit.value(outputs)
-        value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
-        return Model(theta, W, problem.misfit.accuracy(outputs), value, misfit, provisional)
-
-
-class RunningStochastic:
-    """Stochastic gradients of the full objective in theta and W."""
-
-    bound = None
-    next_passes = 2
-
-    def __init__(
-        self, settings: TorchOptimizer, problem: Problem, start: Start, seed: int, state: State | None
-    ) -> None:
-        self.problem, self.settings, self.seed, self.status = problem, settings, seed, Status.RUNNING
-        network = problem.network
-        if state is not None:
-            theta, W, self.epoch = state["x"], state["W"], state["epoch"]
-        else:
-            theta, W, self.epoch = start.theta, start.W, 0
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> TorchState:
+        """The model at theta, with an eliminated head if none is given."""
+        W = start.W
         if W is None:
             W = problem.reduced.start(start.theta, None).W
-        dtypes = [part.dtype for part in network.split(theta).values()]
-        self._theta = theta.to(reduce(torch.promote_types, dtypes, network.dtype), copy=True)
-        self._W = W.to(network.dtype, copy=True)
-        self._optimizer = settings.factory([self._theta, self._W], lr=settings.lr)
-        self._passes = batch_passes(network.pass_plan(problem.inputs, problem.memory, settings.batch_size))
-        if state is not None:
-            self._optimizer.load_state_dict(state["optimizer"])
-        self.point = self._evaluate()
+        variables = self._variables(problem, start.theta, W)
+        return TorchState(iterate=_evaluate(problem, *variables), epoch=0, seed=start.seed, optimizer={})
 
-    def gradient_norm(self) -> None:
-        """Not known: these methods never see the gradient of the whole objective."""
-        return
-
-    def iterate(self) -> StepReport | None:
-        """One epoch, in an order of its own."""
-        for batch in random_batches(self.problem, self.settings.batch_size, self.seed, self.epoch):
-            self._theta.grad, self._W.grad = self._gradients(batch)
-            self._optimizer.step()
-        self.epoch += 1
-        after = self._evaluate()
+    def step(
+        self, problem: Problem, state: TorchState, budget: Budget, cache: Cache
+    ) -> tuple[TorchState, StepReport | Status]:
+        """One epoch, in an order that follows from the seed and the number of the epoch."""
+        theta, W = self._variables(problem, state.iterate.theta, state.iterate.W)
+        optimizer = self.factory([theta, W], lr=self.lr)
+        if state.optimizer:
+            optimizer.load_state_dict(copy.deepcopy(state.optimizer))
+        passes = batch_passes(problem.network.pass_plan(problem.inputs, problem.memory, self.batch_size))
+        for batch in random_batches(problem, self.batch_size, state.seed, state.epoch):
+            theta.grad, W.grad = _gradients(problem, batch, theta, W, passes)
+            optimizer.step()
+        after = _evaluate(problem, theta, W)
         if not np.isfinite(after.value):
-            self.status = Status.NOT_FINITE
-            return None
-        self.point = after
-        return StepReport(True)
+            return state, Status.NOT_FINITE
+        epoch = state.epoch + 1
+        return replace(state, iterate=after, epoch=epoch, optimizer=optimizer.state_dict()), StepReport(True)
 
-    def _gradients(self, batch: RandomBatch) -> tuple[Tensor, Tensor]:
-        """Of the objective on a batch."""
-        problem, network, misfit = self.problem, self.problem.network, batch.misfit
-        theta, W = self._theta.to(torch.float64), self._W.to(torch.float64)
-        linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
-        Z = append_bias_column(linearization.features, network.bias)
-        d_outputs = misfit.gradient(matmul_small(Z, W.T))
-        d_theta = linearization.vjp(matmul_small(d_outputs, W[:, : network.n_features]))
-        d_theta = d_theta + problem.theta_penalty.hessian_mv(theta)
-        d_W = misfit.over.inner(d_outputs, Z) + problem.head_penalty * W
-        return d_theta.to(self._theta.dtype), d_W.to(self._W.dtype)
-
-    def _evaluate(self) -> Model:
-        """The objective over all samples; a reading, not work."""
-        problem = self.problem
+    @staticmethod
+    def _variables(problem: Problem, theta: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies in the dtype of the network, for the optimiser to move."""
         network = problem.network
-        theta, W = self._theta.to(torch.float64, copy=True), self._W.to(torch.float64, copy=True)
-        features = network.features(theta, problem.inputs, problem.passes)
-        return Model.of(problem, theta, W, append_bias_column(features, network.bias))
+        dtypes = [part.dtype for part in network.split(theta).values()]
+        return theta.to(reduce(torch.promote_types, dtypes, network.dtype), copy=True), W.to(network.dtype, copy=True)
 
-    def state(self) -> State:
-        """The parameters, the optimiser's state and the epoch, from which the order of the next one follows."""
-        return {
-            "x": self.point.theta,
-            "W": self.point.W,
-            "epoch": self.epoch,
-            "optimizer": detached_copy(self._optimizer.state_dict()),
-        }
+
+@dataclass(frozen=True, kw_only=True)
+class TorchState(MethodState):
+    """The number of epochs so far, the seed of their orders, and what the optimiser remembers."""
+
+    epoch: int
+    seed: int
+    optimizer: dict[str, Any]
+
+
+def _gradients(
+    problem: Problem, batch: RandomBatch, theta: Tensor, W: Tensor, passes: PassPlan
+) -> tuple[Tensor, Tensor]:
+    """Gradients in theta and W of the objective on a batch."""
+    network, misfit = problem.network, batch.misfit
+    at, head = theta.to(torch.float64), W.to(torch.float64)
+    linearization = network.linearize(at, batch.inputs, passes, problem.meter, misfit.over)
+    Z = append_bias_column(linearization.features, network.bias)
+    d_outputs = misfit.gradient(matmul_small(Z, head.T))
+    d_theta = linearization.vjp(matmul_small(d_outputs, head[:, : network.n_features]))
+    d_theta = d_theta + problem.theta_penalty.hessian_mv(at)
+    d_W = misfit.over.inner(d_outputs, Z) + problem.head_penalty * head
+    return d_theta.to(theta.dtype), d_W.to(W.dtype)
+
+
+def _evaluate(problem: Problem, theta: Tensor, W: Tensor) -> Iterate:
+    """The objective over all samples; a reading, not work."""
+    network = problem.network
+    theta, W = theta.to(torch.float64, copy=True), W.to(torch.float64, copy=True)
+    features = network.features(theta, problem.inputs, problem.passes)
+    return iterate_with_head(problem, theta, W, append_bias_column(features, network.bias))
+
+
+def iterate_with_head(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor, provisional: bool = False) -> Iterate:
+    """A model with any head, from its features on the samples of a problem."""
+    outputs = matmul_small(Z, W.T)
+    misfit = problem.misfit.value(outputs)
+    value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
+    return Iterate(theta, W, value, misfit, problem.misfit.accuracy(outputs), provisional)
 
 
 @dataclass(frozen=True)

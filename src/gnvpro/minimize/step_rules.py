@@ -14,9 +14,11 @@ Legend: Delta -> radius, lambda -> damping, nu -> growth.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
+
+from gnvpro.state import State, loaded, saved
 
 GROW_ABOVE = 0.75  # ratio above which the model may be trusted further
 AT_BOUNDARY = 0.8  # of the radius, from which on a step was stopped by it
@@ -100,14 +102,16 @@ class RadiusRule:
         return bound
 
 
-class Damping(NamedTuple):
+@dataclass(frozen=True)
+class Damping(State):
     """The bound of `NielsenRule`."""
 
     damping: float
     growth: float = 2.0
 
 
-class LineSearchBound(NamedTuple):
+@dataclass(frozen=True)
+class LineSearchBound(State):
     """The bound of `SearchRule`: the radius of Krylov steps, and the fraction of a quasi-Newton step."""
 
     radius: float | None = None
@@ -124,15 +128,7 @@ def radius_of(bound: Bound) -> float | None:
     return radius if isinstance(radius, float) else None
 
 
-def saved_bound(bound: Bound | None) -> object:
-    """A bound as plain numbers and the name of its kind."""
-    return [type(bound).__name__, *bound] if isinstance(bound, tuple) else bound
-
-
-def loaded_bound(saved: Any) -> Bound | None:
-    """The reverse of `saved_bound`."""
-    kinds = {kind.__name__: kind for kind in (Damping, LineSearchBound)}
-    return kinds[saved[0]](*saved[1:]) if isinstance(saved, list) else saved
+saved_bound, loaded_bound = saved, loaded
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Keeper:
         self._provisional = self._is_provisional(point)
 
     def _is_provisional(self, point: Iterate) -> bool:
-        return self.in_parts or getattr(point, "provisional", False)
+        return self.in_parts or point.provisional
 
     def validate(self, problem: Problem, level: int, point: Iterate) -> None:
         """Score the model on the validation set, and remember it where it is the best."""

@@ -18,18 +18,20 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.methods import relay
-from gnvpro.methods.protocol import Budget, Iterate, Running, Start, State
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.protocol import Budget, Iterate, MethodState, Start, iterate_at
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import loaded_bound, saved_bound
+from gnvpro.minimize.step_rules import Bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
+from gnvpro.state import loaded, saved
 from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
 from gnvpro.training.history import History, Record
@@ -68,8 +70,9 @@ class Run:
         self.cursor = Cursor()
         self.keeper = Keeper(plan.judge, scorer, self.batches is not None)
         self.start: Start | None = None
-        self._resumed: State | None = None
+        self._resumed: MethodState | None = None
         self.taking_up = False  # while what goes wrong may be the checkpoint's fault
+        self.cache = Cache(problem.meter)
         self._begun = time.perf_counter()
         self._improved = Improved()
         self._first = 0  # record of this objective: another level or other penalties make it another one
@@ -106,7 +109,7 @@ class Run:
     def _train_level(self) -> Status:
         """Sweeps over the batches of one level."""
         cursor, status = self.cursor, Status.RUNNING
-        self.start = self.start or Start(self.problem.theta())
+        self.start = self.start or Start(self.problem.theta(), seed=self.plan.method.seed)
         sweeps = 1 if self.batches is None else self.batches.sweeps or math.inf
         while cursor.sweep < sweeps:
             batches = self._batches()
@@ -125,12 +128,12 @@ class Run:
         if self.history and self._resumed is None and samples is not None and budget.passes_left < 2:
             return Status.WORK_SPENT
         problem = self.problem if samples is None else self.problem.on_samples(samples)
-        running = self._begin(problem, budget)
+        state = self._begin(problem, budget)
         while True:
             if (ended := self._ended()) is not None:
                 return ended
-            if self.search is not None and self._round_ends(running, budget):
-                problem, budget, running = self._next_round(self.search, running)
+            if self.search is not None and self._round_ends(state, budget):
+                problem, budget, state = self._next_round(self.search, state)
                 if self.search.ended:
                     return Status.SETTLED
                 continue
@@ -140,48 +143,57 @@ class Run:
                 break
             if len(self.history) > self.plan.iterations:
                 return Status.ITERATIONS_SPENT
-            if running.next_passes > budget.passes_left:
+            if state.next_passes > budget.passes_left:
                 return Status.WORK_SPENT
             if self.problem.processes.all(budget.seconds_left <= 0):
                 return Status.SECONDS_SPENT
-            report = running.iterate()
+            state, outcome = self.plan.method.step(problem, state, budget, self.cache)
             self.taking_up = False
-            if report is None:
-                if self.search is not None and self.search.settle() and self._round_ends(running, budget):
+            if isinstance(outcome, Status):
+                if self.search is not None and self.search.settle() and self._round_ends(state, budget):
                     continue
                 if self.batches is None:
-                    return running.status
+                    return outcome
                 break
             self.cursor.done += 1
-            self.keeper.store(self.problem, running.point)
-            record = self._record(problem, running.point, running.gradient_norm(), report)
+            self.keeper.store(self.problem, state.iterate)
+            record = self._record(problem, state.iterate, state.gradient_norm, outcome)
             if self.search is not None:
-                self.search.note(running.point.value, report.solver)
-            self._publish(record, running)
-        self.start = Start(running.point.theta, running.point.W, running.bound, follows_batch=True)
+                self.search.note(state.iterate.value, outcome.solver)
+            self._publish(record, state)
+        self.start = self._start(state.iterate.theta, state.iterate.W, state.bound)
         return Status.RUNNING
 
-    def _begin(self, problem: Problem, budget: Budget, note: str | None = None) -> Running:
+    def _start(self, theta: Tensor, W: Tensor | None = None, bound: Bound | None = None) -> Start:
+        """Where the method begins; what has a bound or a head follows something at this level."""
+        return Start(theta, W, bound, follows_batch=True, seed=self.plan.method.seed)
+
+    def _begin(self, problem: Problem, budget: Budget, note: str | None = None) -> MethodState:
         """The method on a batch: begun, or taken up where a checkpoint left it."""
         assert self.start is not None
-        state, self._resumed = self._resumed, None
-        self.taking_up = state is not None
-        counted = dataclasses.replace(self.meter)
-        running = self.plan.method.begin(problem, self.start, budget, self.plan.method.seed, state)
-        if state is not None:  # what is built again was counted before
-            self.meter.sample_passes, self.meter.inner_seconds = counted.sample_passes, counted.inner_seconds
-            self.keeper.store(self.problem, running.point)
-        elif self.cursor.sweep == self.cursor.batch == 0:
-            if not math.isfinite(running.point.value):
-                level = self.cursor.level + 1
-                why = getattr(running.point, "trouble", "the objective is not finite at the initial parameters")
-                raise ValueError(
-                    why if level == 1 else f"level {level} cannot begin (level {level - 1} is kept): {why}"
-                )
-            self.keeper.store(self.problem, running.point)
-            gradient_norm = running.gradient_norm() if self.problem.network.n_theta else None
-            self._publish(self._record(problem, running.point, gradient_norm, None, note), running)
-        return running
+        self.cache.drop()
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            self.keeper.store(self.problem, resumed.iterate)
+            return resumed
+        state: MethodState = self._first_state(problem, self.start, budget)
+        if self.cursor.sweep == self.cursor.batch == 0:
+            self.keeper.store(self.problem, state.iterate)
+            self._publish(self._record(problem, state.iterate, state.gradient_norm, None, note), state)
+        return state
+
+    def _first_state(self, problem: Problem, start: Start, budget: Budget) -> Any:
+        """The method at its first model, which must be finite."""
+        try:
+            state = self.plan.method.begin(problem, start, budget, self.cache)
+            if not math.isfinite(state.iterate.value):
+                raise ValueError("the objective is not finite at the initial parameters")
+        except ValueError as error:
+            level = self.cursor.level + 1
+            if level == 1:
+                raise
+            raise ValueError(f"level {level} cannot begin (level {level - 1} is kept): {error}") from error
+        return state
 
     def _budget(self, share: float = 1.0) -> Budget:
         """Until the end of this level, the last elimination or the last judgement put aside."""
@@ -219,19 +231,19 @@ class Run:
 
     # -- the search for penalties
 
-    def _round_ends(self, running: Running, budget: Budget) -> bool:
+    def _round_ends(self, state: MethodState, budget: Budget) -> bool:
         """Whether the search should judge the model at hand, and has the work to try other penalties afterwards."""
         assert self.search is not None
         due = self.search.due or (self.problem.network.n_theta == 0 and not self.search.over)
-        room = budget.passes_left > self.search.passes + 1 + running.next_passes
+        room = budget.passes_left > self.search.passes + 1 + state.next_passes
         return due and room and len(self.history) <= self.plan.iterations
 
-    def _next_round(self, search: PenaltySearch, running: Running) -> tuple[Problem, Budget, Running]:
+    def _next_round(self, search: PenaltySearch, state: MethodState) -> tuple[Problem, Budget, MethodState]:
         """Go on from the best model with the next penalties."""
-        best = search.judge(self.problem, running.point.theta, running.point.W, running.bound)
+        best = search.judge(self.problem, state.iterate.theta, state.iterate.W, state.bound)
         note = "the evidence fell" if search.penalties == best.penalties and not search.over else "penalties changed"
         self.problem = self.problem.with_penalties(search.penalties.theta, search.penalties.head)
-        self.start = Start(best.theta, best.W, best.bound, follows_batch=True)
+        self.start = self._start(best.theta, best.W, best.bound)
         budget = self._budget()
         return self.problem, budget, self._begin(self.problem, budget, note)
 
@@ -251,13 +263,15 @@ class Run:
         self.problem = problem.with_penalties(best.penalties.theta, best.penalties.head)
         point = self.problem.reduced.start(best.theta, WarmStart(best.W))
         self.problem.store(point.theta, point.W)
-        self._publish(self._record(self.problem, point, None, None, "the model with the highest evidence"), None)
+        self._publish(
+            self._record(self.problem, iterate_at(point), None, None, "the model with the highest evidence"), None
+        )
 
     def _next_level(self) -> None:
         """Refine the network; theta is prolonged, the head kept."""
         self._take_model(prolongated(self.problem.network.model), self.problem.memory)
         self.search = PenaltySearch.of(self.problem)
-        self.start = Start(self.problem.theta(), self.problem.W())
+        self.start = Start(self.problem.theta(), self.problem.W(), seed=self.plan.method.seed)
         self.cursor = Cursor(level=self.cursor.level + 1)
 
     def _take_model(self, model: nn.Module, memory: float) -> None:
@@ -266,11 +280,12 @@ class Run:
 
     def _finish(self) -> None:
         """Write down which model is kept, and the last checkpoint."""
+        self.taking_up = False
         passes = self.meter.sample_passes
         if (point := self.keeper.leave(self.problem, self.cursor.level)) is not None:
             if self.batches is None:  # a reading, as all of a method that draws its own batches
                 self.meter.sample_passes = passes
-            self._publish(self._record(self.problem, point, None, None, LAST), None)
+            self._publish(self._record(self.problem, iterate_at(point), None, None, LAST), None)
         # all else as it was at the method's last record, from which a larger budget may take it up again
         names = ("theta", "W", "seconds", "budget")
         self.journal.close({name: value for name, value in self._standing().items() if name in names})
@@ -324,10 +339,10 @@ class Run:
         )
         return agreed(self.processes, record, point.theta, point.W)
 
-    def _publish(self, record: Record, running: Running | None) -> None:
+    def _publish(self, record: Record, method: MethodState | None) -> None:
         """Add a record to the history; without a method under way a checkpoint could not go on from it."""
         self._improved = self._improved.after(record, self.plan.judge)
-        state = None if running is None else lambda: {**self._standing(), "method": running.state()}
+        state = None if method is None else lambda: {**self._standing(), "method": saved(method)}
         self.journal.publish(record, state)
         self._first = convergence.first_record(self.history, self._first, len(self.history) - 1)
 
@@ -335,12 +350,11 @@ class Run:
 
     def _standing(self) -> dict[str, Any]:
         """Where the run stands, without the method's own state."""
-        start = self.start
         return {
             "identity": self.identity,
             "memory": self.problem.memory,
             "cursor": dataclasses.asdict(self.cursor),
-            "start": start and {**vars(start), "bound": saved_bound(start.bound)},
+            "start": saved(self.start),
             "theta": self.problem.theta(),
             "W": self.problem.W(),
             "best": self.keeper.best and vars(self.keeper.best),
@@ -354,29 +368,37 @@ class Run:
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of; the first process reads it."""
         self.taking_up = True
-        saved = self.processes.from_first(lambda: checkpoint.load(path))
-        self.journal.resume(path, saved, self.identity)
-        self.cursor = Cursor(**saved["cursor"])
+        content = self.processes.from_first(lambda: checkpoint.load(path))
+        self.journal.resume(path, content, self.identity)
+        self.cursor = Cursor(**content["cursor"])
         model = self.problem.network.model
         for _ in range(self.cursor.level):
             model = prolongated(model)
         # by default memory depends on what was free, and with it the last bits
-        self._take_model(model, saved["memory"])
-        self.problem.store(saved["theta"], saved["W"])
+        self._take_model(model, content["memory"])
+        self.problem.store(content["theta"], content["W"])
         if self.search is not None:
-            self.search = self.search.resumed(saved["search"])
+            self.search = self.search.resumed(content["search"])
             self.problem = self.problem.with_penalties(self.search.penalties.theta, self.search.penalties.head)
-        start = saved["start"]
-        self.start = start and Start(**{**start, "bound": loaded_bound(start["bound"])})
-        self.keeper.best = Best(**saved["best"]) if saved["best"] else None
-        self.meter.sample_passes, self.meter.inner_seconds = saved["sample_passes"], saved["inner_seconds"]
-        self._begun = time.perf_counter() - saved["seconds"]
-        self._resumed = saved["method"]
-        larger = any(now > then for now, then in zip(self.plan.caps, saved["budget"], strict=True))
+        self.start = of_kind(Start, loaded(content["start"]))
+        self.keeper.best = Best(**content["best"]) if content["best"] else None
+        self.meter.sample_passes, self.meter.inner_seconds = content["sample_passes"], content["inner_seconds"]
+        self._begun = time.perf_counter() - content["seconds"]
+        self._resumed = of_kind(MethodState, loaded(content["method"]))
+        larger = any(now > then for now, then in zip(self.plan.caps, content["budget"], strict=True))
         if self.journal.status in SPENT and larger and self._resumed is not None:
             self.journal.go_on(LAST)
         for record in self.history:
             self._improved = self._improved.after(record, self.plan.judge)
         self._first = convergence.first_record(self.history, 0, 0)
         self.keeper.scores = Scores.of(self.history[-1])
-        self.taking_up = False
+
+
+K = TypeVar("K")
+
+
+def of_kind(kind: type[K], value: Any) -> K | None:
+    """What a checkpoint holds, if it is of this kind or None."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError(f"a {kind.__name__} is expected, got {type(value).__name__}")

@@ -1,0 +1,53 @@
+"""What the steps of a run computed and can compute again: evaluated points, local models, factors.
+
+The run owns the cache, and one law holds: a cache may be dropped at any time without changing a bit. What is computed again
+after that is not counted as work, because it was counted the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gnvpro.network.work import WorkMeter
+
+T = TypeVar("T")
+
+
+class Cache:
+    """Values by name, each kept for the objects that it was computed from.
+
+    >>> cache, owner = Cache(WorkMeter(1)), object()
+    >>> cache.keep("square", 4, owner)
+    >>> cache.recall("square", lambda: 5, owner), cache.recall("square", lambda: 5, object())
+    (4, 5)
+    """
+
+    def __init__(self, meter: WorkMeter) -> None:
+        self._meter = meter
+        self._kept: dict[str, tuple[tuple[object, ...], Any]] = {}
+
+    def keep(self, name: str, value: object, *owners: object) -> None:
+        """Remember a value for these owners, in the place of the last one of this name."""
+        self._kept[name] = owners, value
+
+    def recall(self, name: str, make: Callable[[], T], *owners: object) -> T:
+        """The value kept for these very owners; otherwise make it again, without counting work."""
+        kept = self._kept.get(name)
+        if kept is not None and all(own is other for own, other in zip(kept[0], owners, strict=True)):
+            value: T = kept[1]
+            return value
+        inner_seconds = self._meter.inner_seconds
+        with self._meter.paused():
+            value = make()
+        self._meter.inner_seconds = inner_seconds
+        self.keep(name, value, *owners)
+        return value
+
+    def forget(self, name: str) -> None:
+        """Free the value of this name."""
+        self._kept.pop(name, None)
+
+    def drop(self) -> None:
+        """Free everything."""
+        self._kept.clear()
