@@ -3,7 +3,7 @@
 Loss                                            what a loss computes
 Listener, History, Record                       what a listener gets
 Method, Start, Budget                           a way to train, and what it starts from
-State, MethodState, Iterate, iterate_at, Cache  where a method stands, and what it can compute again
+State, MethodState, Iterate, iterate_at, Cache  the state of a method, and values that can be computed again
 StepReport, Running                             what a step tried, and a solver under way
 Solver, ModelSolver, LocalModel, Step           what makes the steps of GNvpro
 ReducedPoint                                    the reduced objective at one theta

@@ -1,7 +1,7 @@
-"""States: where something stands, as plain values that one function saves and another one loads.
+"""States: plain values that one function saves and another one loads.
 
-A `State` is a frozen dataclass of tensors, numbers, strings, None, other States, and tuples, lists or dicts of these. Nobody
-writes into a state, nor into a tensor that it holds. So a step takes one state and returns another, and a checkpoint of a
+A `State` is a frozen dataclass of tensors, numbers, strings, None, other States, and tuples, lists or dicts of these. No code
+writes into a state, or into a tensor that it holds. So a step takes one state and returns another, and a checkpoint of a
 method is `saved(state)`, whatever the method.
 """
 
@@ -64,7 +64,7 @@ def _state(name: Any, values: dict[str, Any]) -> State:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the type of an annotation; items of containers are not looked at, but for tuples of a length."""
+    """Return whether a value has the annotated type; only tuples of fixed length are checked item by item."""
     if hint is Any:
         return True
     origin, arguments = get_origin(hint), get_args(hint)

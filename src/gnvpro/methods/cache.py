@@ -1,4 +1,4 @@
-"""What the steps of a run computed and can compute again: evaluated points, local models, factors.
+"""Values that the steps of a run can compute again: evaluated points, local models, factors.
 
 The run owns the cache, and one law holds: a cache may be dropped at any time without changing a bit. What is computed again
 after that is not counted as work, because it was counted the first time.
@@ -28,7 +28,7 @@ class Cache:
         self._kept: dict[str, tuple[tuple[object, ...], Any]] = {}
 
     def keep(self, name: str, value: object, *owners: object) -> None:
-        """Remember a value for these owners, in the place of the last one of this name."""
+        """Remember a value for these owners; forget the last value of this name."""
         self._kept[name] = owners, value
 
     def recall(self, name: str, make: Callable[[], T], *owners: object) -> T:

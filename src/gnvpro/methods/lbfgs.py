@@ -134,14 +134,14 @@ class LBFGSvpro(BatchedMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class LBFGSState(MethodState):
-    """How the head at theta was found, and what torch's optimiser remembers."""
+    """Adds the start of the elimination at theta and the memory of torch's optimiser."""
 
     start: WarmStart | None
     optimizer: dict[str, Any]
 
 
 class LineSearch:
-    """One step of torch's optimiser: the points that its line search asks for."""
+    """One step of torch's optimiser, with the points that its line search evaluates."""
 
     def __init__(self, problem: Problem, before: Evaluated, budget: Budget) -> None:
         self.problem, self.before, self.budget = problem, before, budget

@@ -15,14 +15,14 @@ from gnvpro.objectives.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class LiveState(MethodState):
-    """What `Running.state` returned."""
+    """Holds the result of `Running.state`."""
 
     content: dict[str, Any]
     seed: int
 
 
 def live_state(problem: Problem, running: Running, cache: Cache, seed: int) -> LiveState:
-    """Where a running method stands."""
+    """Return the state of a running method."""
     point = running.point
     made = LiveState(
         iterate=point if isinstance(point, Iterate) else iterate_at(point),

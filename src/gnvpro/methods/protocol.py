@@ -52,7 +52,7 @@ class Start(state.State):
 
     @property
     def warm(self) -> WarmStart | None:
-        """Where the first elimination of the head may begin."""
+        """The given head as a start for the first elimination."""
         return None if self.W is None else WarmStart(self.W)
 
 
@@ -92,7 +92,7 @@ class Iterate(state.State):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodState(state.State):
-    """Where a method stands between two steps: subclass it, as a frozen dataclass, for what your method remembers.
+    """The state of a method between two steps: subclass it, as a frozen dataclass, to add what your method remembers.
 
     Args:
         iterate: the last accepted model.

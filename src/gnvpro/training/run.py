@@ -165,7 +165,7 @@ class Run:
         return Status.RUNNING
 
     def _start(self, theta: Tensor, W: Tensor | None = None, bound: Bound | None = None) -> Start:
-        """Where the method begins; what has a bound or a head follows something at this level."""
+        """Return the start of a method that follows another batch or round at this level."""
         return Start(theta, W, bound, follows_batch=True, seed=self.plan.method.seed)
 
     def _begin(self, problem: Problem, budget: Budget, note: str | None = None) -> MethodState:
@@ -398,7 +398,7 @@ K = TypeVar("K")
 
 
 def of_kind(kind: type[K], value: Any) -> K | None:
-    """What a checkpoint holds, if it is of this kind or None."""
+    """Return a value from a checkpoint; raise TypeError unless it is of this kind or None."""
     if value is None or isinstance(value, kind):
         return value
     raise TypeError(f"a {kind.__name__} is expected, got {type(value).__name__}")
