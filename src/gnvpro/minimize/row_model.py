@@ -26,6 +26,7 @@ from gnvpro.linalg.symmetric_products import add_square
 from gnvpro.linalg.triangular import solve_triangular
 from gnvpro.minimize.step_rules import Step
 
+TINY = 1e-200  # a column of zeros must not be divided by
 LEAST_SHARE = 1e-8  # of the largest column: a variable that moves nothing here must not be free to move anywhere
 GRAM_IS_SAFE = 1e-8  # damping, relative to the largest diagonal entry of K'K, above which K'K may be used
 GRAM_BLOCKS = 8  # of its rows, of which only the lower triangle is made
@@ -35,11 +36,11 @@ ROUNDING = 1e-15  # damping below this share of the largest squared singular val
 class RowModel:
     """|J s + r|^2 / 2 around a point: the local model of the loop."""
 
-    def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5) -> None:
+    def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5, least_share: float = LEAST_SHARE) -> None:
         squares = J.square().sum(0)
         largest = float(squares.max()) if squares.numel() else 0.0
         self.metric = (
-            (squares / largest).clamp(min=LEAST_SHARE) ** scaling
+            (squares / largest).clamp(min=max(least_share, TINY)) ** scaling
             if 0 < largest < math.inf
             else torch.ones_like(squares)
         )
@@ -71,6 +72,12 @@ class RowModel:
         gram = K.new_zeros(len(K), len(K))
         add_square(gram, K, blocks=GRAM_BLOCKS)
         return gram
+
+    @cached_property
+    def offset(self) -> float:
+        """The length of the residual in the range of J, relative to the whole residual."""
+        whole = float(torch.linalg.vector_norm(self.residual))
+        return float(torch.linalg.vector_norm(self._triangle[1])) / whole if whole > 0 else 0.0
 
     @property
     def first_radius(self) -> float:

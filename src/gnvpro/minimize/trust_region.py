@@ -103,6 +103,7 @@ class TrustRegion(Generic[PointT]):
         bound: Bound | None = None,
         rule: StepRule | None = None,
         longer: Callable[[], bool] | None = None,
+        rounding: Callable[[PointT], float] | None = None,
     ) -> None:
         self.objective = objective
         self.point = point
@@ -112,6 +113,7 @@ class TrustRegion(Generic[PointT]):
         self._build_model = build_model
         self._rule: StepRule = rule or RadiusRule()
         self._below_rounding = 0
+        self._rounding = rounding  # error of a point's value; None: epsilon times the value
         self._longer = longer  # whether one more evaluation may be spent on a longer step; None: never
 
     def build(self) -> LocalModel:
@@ -139,7 +141,7 @@ class TrustRegion(Generic[PointT]):
         if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
             self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
             return None
-        noise = max(epsilon * abs(value), 1e-300)
+        noise = max(epsilon * abs(value) if self._rounding is None else self._rounding(self.point), 1e-300)
         self._below_rounding = self._below_rounding + 1 if step.predicted_reduction <= noise else 0
         if self._below_rounding > 5:
             self.status = Status.STEP_TOO_SMALL

@@ -1,0 +1,153 @@
+"""Nonlinear parameters: which of them move, within which bounds, and how the others follow.
+
+The search runs over x, one unbounded number per free parameter. Bounds are kept by a smooth map from x to theta, and the
+steps are measured in the units of `scale`:
+
+    no bound          theta = scale x
+    lower bound a     theta = a + s (sqrt(1 + x^2) - 1)          s: distance of the start from the bound
+    upper bound b     theta = b - s (sqrt(1 + x^2) - 1)
+    both              theta = a + (b - a) / 2 (1 + sin x)
+
+Standard errors never see this map: they come from derivatives with respect to theta itself.
+
+A parameter in `fixed` is a number, the name of the parameter that it equals, or a function of parameters by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Tie = float | str | Callable[..., Tensor]
+INSIDE = 1e-3  # share of the range by which a start on a bound is moved inside
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Lower and upper limit of a parameter, and the unit of its steps."""
+
+    low: float | None = None
+    high: float | None = None
+    unit: float = 1.0
+
+    @staticmethod
+    def around(start: float, low: float | None, high: float | None) -> Bound:
+        """The bound whose unit fits a start."""
+        if low is not None and high is not None:
+            return Bound(low, high)
+        distance = abs(start - (low if low is not None else high if high is not None else 0.0))
+        return Bound(low, high, distance or 1.0)
+
+    def inner(self, theta: float) -> float:
+        """x of a theta; a theta on the bound is moved inside, where the map has a slope."""
+        if self.low is not None and self.high is not None:
+            share = (theta - self.low) / (self.high - self.low)
+            return math.asin(2 * min(max(share, INSIDE), 1 - INSIDE) - 1)
+        edge = self.low if self.low is not None else self.high
+        if edge is None:
+            return theta / self.unit
+        return math.sqrt((1 + max(abs(theta - edge) / self.unit, INSIDE)) ** 2 - 1)
+
+    def outer(self, x: float) -> tuple[float, float]:
+        """Theta of an x, and its derivative."""
+        if self.low is not None and self.high is not None:
+            half = (self.high - self.low) / 2
+            return self.low + half * (1 + math.sin(x)), half * math.cos(x)
+        edge = self.low if self.low is not None else self.high
+        if edge is None:
+            return self.unit * x, self.unit
+        sign = self.unit if self.low is not None else -self.unit
+        root = math.sqrt(1 + x * x)
+        return edge + sign * (root - 1), sign * x / root
+
+    @property
+    def sides(self) -> tuple[tuple[str, float], ...]:
+        """The limits that there are, with their names."""
+        pairs = (("lower", self.low), ("upper", self.high))
+        return tuple((name, value) for name, value in pairs if value is not None)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Names in the order of the start, the bounds of the free ones, and what the others equal."""
+
+    names: tuple[str, ...]
+    bounds: Mapping[str, Bound]  # of free parameters, in order
+    fixed: Mapping[str, Tie]
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The parameters that are searched."""
+        return tuple(self.bounds)
+
+    def inner(self, theta: Mapping[str, float]) -> Tensor:
+        """x of parameters."""
+        return torch.tensor([bound.inner(theta[name]) for name, bound in self.bounds.items()], dtype=torch.float64)
+
+    def theta(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The free parameters at x, and the diagonal of their derivative."""
+        pairs = [bound.outer(each) for bound, each in zip(self.bounds.values(), x.tolist(), strict=True)]
+        both = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    def values(self, theta: Tensor) -> dict[str, Tensor]:
+        """All parameters from the free ones."""
+        found: dict[str, Tensor] = dict(zip(self.free, theta.unbind(), strict=True))
+        waiting = dict(self.fixed)
+        while waiting:
+            ready = [name for name, tie in waiting.items() if set(sources(tie)) <= set(found)]
+            if not ready:
+                raise ValueError(
+                    f"fixed ties {', '.join(map(repr, waiting))} to each other in a circle, or to names that are no "
+                    "parameters; tie them to parameters in start"
+                )
+            for name in ready:
+                found[name] = self._tied(waiting.pop(name), found, theta)
+        return {name: found[name] for name in self.names}
+
+    def _tied(self, tie: Tie, found: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        if isinstance(tie, str):
+            return found[tie]
+        if callable(tie):
+            value = tie(**{name: found[name] for name in sources(tie)})
+            return value if isinstance(value, Tensor) else like.new_tensor(float(value))
+        return like.new_tensor(float(tie))
+
+    def jacobian(self, theta: Tensor) -> Tensor:
+        """The derivative of all parameters in the free ones, (names, free)."""
+        if not any(callable(tie) for tie in self.fixed.values()):
+            direct = {name: tie if isinstance(tie, str) else name for name, tie in self.fixed.items()}
+            J = theta.new_zeros(len(self.names), len(self.free))
+            for i, name in enumerate(self.names):
+                while isinstance(direct.get(name), str) and direct[name] != name:
+                    name = direct[name]
+                if name in self.bounds:
+                    J[i, self.free.index(name)] = 1.0
+            return J
+        rows = torch.func.jacrev(lambda t: torch.stack(list(self.values(t).values())))(theta)
+        assert isinstance(rows, Tensor)
+        return rows
+
+    def holding(self, held: Mapping[str, float]) -> Parameters:
+        """The same with some of the free parameters held."""
+        bounds = {name: bound for name, bound in self.bounds.items() if name not in held}
+        return replace(self, bounds=bounds, fixed={**self.fixed, **held})
+
+    def scaled(self, units: Mapping[str, float]) -> Parameters:
+        """The same with these units for the steps of parameters without bounds."""
+        bounds = {
+            name: replace(bound, unit=units[name]) if not bound.sides else bound for name, bound in self.bounds.items()
+        }
+        return replace(self, bounds=bounds)
+
+
+def sources(tie: Tie) -> tuple[str, ...]:
+    """The parameters that a fixed one is computed from."""
+    if isinstance(tie, str):
+        return (tie,)
+    return tuple(inspect.signature(tie).parameters) if callable(tie) else ()

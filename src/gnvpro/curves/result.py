@@ -1,0 +1,293 @@
+"""What `curves.fit` returns: parameters, coefficients, their errors, and what can be asked of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from gnvpro.arguments import check_number
+from gnvpro.curves.data import Data, as_tensor
+from gnvpro.curves.objective import CurveObjective
+from gnvpro.curves.profile import held_coefficient_rss, held_rss, profile_interval
+from gnvpro.curves.search import Found
+from gnvpro.curves.uncertainty import Uncertainty
+from gnvpro.drawing import BLUE, GREY, VERMILION, new_figure
+from gnvpro.minimize.status import Status
+from gnvpro.training.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.floating]
+MOST_IN_COVARIANCE = 4000  # rows of the covariance of everything
+MOST_IN_SUMMARY = 20  # curves whose coefficients a summary lists
+CURVES_DRAWN = 6
+ILL = 1e8  # condition number above which a note names it
+
+
+@dataclass(frozen=True)
+class Starts:
+    """How many starts were searched from, and where they ended."""
+
+    count: int
+    in_best: int  # that ended in the best sum of squares
+    rescues: int  # draws around the start, made because no start led to a minimum
+
+
+@dataclass(frozen=True, repr=False)
+class Fit:
+    """Fitted curves."""
+
+    _objective: CurveObjective
+    _found: Found
+    _uncertainty: Uncertainty
+    _data: Data
+    _W: Tensor
+    rss: float
+    dof: int  # degrees of freedom: values minus unknowns
+    starts: Starts
+    noise_known: bool
+
+    @property
+    def status(self) -> Status:
+        """Why the search ended."""
+        return self._found.status
+
+    @property
+    def solved(self) -> bool:
+        """Whether this is a minimum: the gradient is zero, the curvature positive, nothing collinear."""
+        return self._found.solved
+
+    @property
+    def iterations(self) -> int:
+        """Trial steps of the search that ended here."""
+        return self._found.iterations
+
+    @property
+    def condition(self) -> float:
+        """The condition number of columns and Jacobian, each column of length one."""
+        return self._found.verdict.condition
+
+    @cached_property
+    def parameters(self) -> dict[str, float]:
+        """The nonlinear parameters, fixed and tied ones included."""
+        point = self._found.point
+        return {name: float(v) for name, v in zip(point.objective.parameters.names, point.values, strict=True)}
+
+    @property
+    def coefficients(self) -> Array:
+        """The coefficients of the columns, (m,) or (m, curves)."""
+        return self._like_y(self._W)
+
+    @cached_property
+    def coefficient_errors(self) -> Array:
+        """Their standard errors; zero where a coefficient is fixed or held at zero."""
+        return self._like_y(self._uncertainty.coefficient_errors())
+
+    @cached_property
+    def standard_errors(self) -> dict[str, float]:
+        """The standard errors of the parameters: zero if fixed, NaN on a bound."""
+        point = self._found.point
+        T = point.objective.parameters.jacobian(point.theta) @ self._uncertainty.root
+        errors = (self._uncertainty.variance * T.square().sum(1)).sqrt().tolist()
+        named = dict(zip(point.objective.parameters.names, errors, strict=True))
+        return named | dict.fromkeys(self._found.on_bounds, math.nan)
+
+    @property
+    def residual_deviation(self) -> float:
+        """The standard deviation of a value of weight one: estimated, or as given."""
+        return math.sqrt(self._uncertainty.variance)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The rows of `covariance`: parameters, then coefficients curve by curve."""
+        m, K = self._W.shape
+        own = [f"c{j}" if self._data.single else f"c{j}[{k}]" for k in range(K) for j in range(m)]
+        return (*self._found.point.objective.parameters.names, *own)
+
+    @cached_property
+    def covariance(self) -> Array:
+        """The covariance of parameters and coefficients, in the order of `names`."""
+        size = len(self._found.point.objective.parameters.names) + self._W.numel()
+        if size > MOST_IN_COVARIANCE:
+            raise ValueError(
+                f"the covariance of {size} numbers would take {8e-9 * size**2:.0f} GB; use standard_errors and "
+                "coefficient_errors, or fit fewer curves"
+            )
+        point = self._found.point
+        return self._uncertainty.covariance(point.objective.parameters.jacobian(point.theta)).numpy()
+
+    @cached_property
+    def correlation(self) -> Array:
+        """The covariance in units of the standard errors."""
+        errors = np.sqrt(np.diag(self.covariance))
+        return self.covariance / np.outer(errors, errors)
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
+        """The profile-likelihood interval of a parameter, or of a coefficient ("c0") of a single curve.
+
+        Args:
+            name: which.
+            level: the probability that the interval covers the true value.
+
+        Returns:
+            Both ends; an end is infinite, or the bound, where the data set no limit.
+        """
+        check_number("level", level, 0.0, strict=True)
+        if not level < 1:
+            raise ValueError(f"level must be below 1; got {level!r}")
+        quantile = float(
+            stats.norm.ppf((1 + level) / 2) if self.noise_known else stats.t.ppf((1 + level) / 2, self.dof)
+        )
+        point = self._found.point
+        objective, variance = point.objective, self._uncertainty.variance
+        if name in objective.parameters.free:
+            bound = objective.parameters.bounds[name]
+            limits = (-math.inf if bound.low is None else bound.low, math.inf if bound.high is None else bound.high)
+            theta = dict(zip(objective.parameters.free, point.theta.tolist(), strict=True))
+            rss = held_rss(objective, name, theta)
+            return profile_interval(rss, theta[name], self.standard_errors[name], variance, quantile, limits)
+        free = [f"c{j}" for j in range(len(self._W)) if j not in objective.asked.fixed] if self._data.single else []
+        if name not in free:
+            raise ValueError(
+                f"interval is for {', '.join((*objective.parameters.free, *free))}; got {name!r} (fixed, tied, on a bound, "
+                "unknown, or a coefficient of one of several curves, whose errors are in coefficient_errors)"
+            )
+        column = int(name[1:])
+        limits = (0.0 if objective.asked.nonnegative else -math.inf, math.inf)
+        best, error = float(self._W[column, 0]), float(self.coefficient_errors[column])
+        return profile_interval(
+            held_coefficient_rss(objective, column, point.x), best, error, variance, quantile, limits
+        )
+
+    def predict(self, x: Any, return_std: bool = False) -> Any:
+        """The curves at other samples.
+
+        Args:
+            x: like the x of the fit.
+            return_std: whether to return the standard errors of the curves too, noise not included.
+
+        Returns:
+            An array (n,) or (n, curves); with `return_std` two of them.
+        """
+        at = as_tensor("x", x)
+        if at.ndim != self._data.x.ndim or at.shape[1:] != self._data.x.shape[1:]:
+            raise ValueError(
+                f"x must have shape (n, {', '.join(map(str, self._data.x.shape[1:]))}) as in the fit; got {tuple(at.shape)}"
+            )
+        point = self._found.point
+        basis = point.objective.basis.on(at)
+        Z = basis.at(point.values)
+        curves = self._like_y(Z @ self._W)
+        if not return_std:
+            return curves
+        dZ = basis.jacobian(point.values) @ point.objective.parameters.jacobian(point.theta)
+        return curves, self._like_y(self._uncertainty.band(Z, dZ, self._W))
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What one should know about this fit."""
+        found = list(self._found.verdict.reasons)
+        found += [
+            f"{name} is on its {side} bound; the other standard errors hold for {name} fixed there"
+            for name, side in self._found.on_bounds.items()
+        ]
+        if self.starts.rescues:
+            found.append(
+                f"the search from the start did not end in a minimum; {self.starts.rescues} draws around it were tried"
+            )
+        if self.solved and self.condition > ILL:
+            found.append(f"columns are nearly collinear: condition number {self.condition:.1e}")
+        resolution = self._found.point.resolution
+        if self.solved and resolution > 1e-8:
+            found.append(
+                f"the residuals are near rounding error; the sum of squares is right to about {resolution:.0e}"
+            )
+        if self.dof == 0 and not self.noise_known:
+            found.append("as many unknowns as values: the noise, and with it every error, is unknown")
+        if self._held_at_zero:
+            found.append(self._held_at_zero)
+        return tuple(found)
+
+    @property
+    def _held_at_zero(self) -> str:
+        objective = self._found.point.objective
+        if not objective.asked.nonnegative:
+            return ""
+        zero = int((self._W == 0).sum()) - sum(v == 0 for v in objective.asked.fixed.values()) * self._W.shape[1]
+        return f"{zero} coefficients are held at zero by nonnegative=True" if zero else ""
+
+    def summary(self) -> Summary:
+        """Values, errors and how the fit went: text on the terminal, a table in a notebook."""
+        facts = {
+            "ended": str(self.status) + ("" if self.solved else " Not solved."),
+            "data": f"{self._data.n_observed} values in {self._W.shape[1]} curves, {self.dof} degrees of freedom",
+            "residual": f"sum of squares {self.rss:.8g}, standard deviation {self.residual_deviation:.4g}",
+            "starts": f"{self.starts.in_best} of {self.starts.count} ended in the best",
+            **{f"note {i + 1}": note for i, note in enumerate(self.notes)},
+        }
+        rows = [["", "value", "std. error", "relative"]]
+        rows += [_row(name, value, self.standard_errors[name]) for name, value in self.parameters.items()]
+        m, K = self._W.shape
+        W, errors = self._W.reshape(m, K), np.reshape(self.coefficient_errors, (m, K))
+        names = self.names[len(self.parameters) : len(self.parameters) + m * min(K, MOST_IN_SUMMARY)]
+        for i, name in enumerate(names):
+            k, j = divmod(i, m)
+            rows.append(_row(name, float(W[j, k]), float(errors[j, k])))
+        if K > MOST_IN_SUMMARY:
+            facts["coefficients"] = f"of the first {MOST_IN_SUMMARY} of {K} curves"
+        return Summary.of(facts, rows)
+
+    def plot(self) -> Figure:
+        """The first curves over their values with 95% bands, and the residuals below."""
+        x = self._data.x if self._data.x.ndim == 1 else torch.arange(len(self._data.x), dtype=torch.float64)
+        order = torch.argsort(x)
+        shown = min(self._data.Y.shape[1], CURVES_DRAWN)
+        figure = new_figure(6.4, 4.8)
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        curves = np.reshape(self.predict(self._data.x), (len(x), -1))
+        band = (
+            np.reshape(self.predict(self._data.x, return_std=True)[1], (len(x), -1))
+            if self._W.shape[1] <= CURVES_DRAWN
+            else None
+        )
+        seen = (
+            np.ones_like(curves, dtype=bool)
+            if self._data.weights is None
+            else np.broadcast_to(self._data.weights.numpy() > 0, curves.shape)
+        )
+        for k in range(shown):
+            own = seen[:, k]
+            above.plot(x[own], self._data.Y[own, k], ".", color=GREY, markersize=3)
+            above.plot(x[order], curves[order, k], color=BLUE, linewidth=1.2)
+            if band is not None:
+                low, high = curves[:, k] - 1.96 * band[:, k], curves[:, k] + 1.96 * band[:, k]
+                above.fill_between(x[order], low[order], high[order], color=BLUE, alpha=0.2, linewidth=0)
+            below.plot(x[own], self._data.Y[own, k] - curves[own, k], ".", color=VERMILION, markersize=3)
+        below.axhline(0, color=GREY, linewidth=0.8)
+        above.set_ylabel("y")
+        below.set(ylabel="residual", xlabel="x" if self._data.x.ndim == 1 else "sample")
+        return figure
+
+    def _like_y(self, A: Tensor) -> Array:
+        return (A[:, 0] if self._data.single else A).numpy()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value:.6g}" for name, value in self.parameters.items())
+        return f"Fit({values}; rss={self.rss:.6g}, {'solved' if self.solved else 'not solved'})"
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+
+def _row(name: str, value: float, error: float) -> list[str]:
+    relative = f"{abs(error / value):.1%}" if value and math.isfinite(error) and error else ""
+    return [name, f"{value:.6g}", "fixed" if error == 0 else f"{error:.2g}", relative]

@@ -1,0 +1,45 @@
+"""Huber's loss by reweighting: least squares with weights v that make outliers count less.
+
+    rho(r) = r^2 / 2 where |r| <= delta, else delta |r| - delta^2 / 2          v = min(1, delta / |r|)
+
+Each least-squares fit lowers the sum of rho, and where the weights repeat themselves its gradient is zero. delta is 1.345 times
+the noise, estimated from the median of |r| (95% efficiency for Gaussian noise). Variances are Huber's (1981):
+
+    s^2 = (sum psi^2 / (N - P)) / (mean psi')^2,          psi = v r,  psi' = [|r| <= delta]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EFFICIENT = 1.345
+OF_MEDIAN = 1.4826  # standard deviation of Gaussian noise, in medians of its absolute value
+REWEIGHTINGS = 200
+SCALED = 20  # reweightings after which the noise is no longer estimated again: weights then converge
+REPEATED = 1e-8  # change of the weights below which they repeat themselves
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Weights of residuals, given the noise."""
+
+    delta: float
+
+    @staticmethod
+    def of(residual: Tensor, counted: Tensor) -> Huber:
+        """The threshold for these residuals."""
+        return Huber(EFFICIENT * OF_MEDIAN * float(residual[counted].abs().median()))
+
+    def weights(self, residual: Tensor) -> Tensor:
+        """v."""
+        return (self.delta / residual.abs().clamp(min=1e-300)).clamp(max=1.0)
+
+    def variance(self, residual: Tensor, counted: Tensor, dof: int) -> float:
+        """s^2."""
+        r = residual[counted]
+        inside = (r.abs() <= self.delta).to(r.dtype).mean()
+        psi = r.clamp(-self.delta, self.delta)
+        return float(psi.square().sum()) / dof / float(inside) ** 2 if dof > 0 else torch.nan

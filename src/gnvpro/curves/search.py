@@ -1,0 +1,204 @@
+"""From a start to a minimum: the library's trust region on the rows of a curve fit.
+
+    trust region     damped Gauss-Newton steps, undamped near the end            until the offset is 1e-10 or falls slowly
+    Newton           H from differences of the exact gradient, a few steps       where large residuals make Gauss-Newton slow
+    bounds           a parameter that is pushed onto a bound is held there, and the others are searched again
+
+Where the search does not end in a minimum, it is tried again from starts around the first (`rescued`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnvpro.curves.objective import CurveObjective, CurvePoint
+from gnvpro.curves.parameters import Bound
+from gnvpro.curves.verify import Verdict, curvature, judge, natural
+from gnvpro.minimize.row_model import RowModel
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
+from gnvpro.minimize.trust_region import TrustRegion, minimize
+
+ITERATIONS = 500
+EXACT = 1e-10  # relative offset at which a further step would change nothing that data can tell
+NEAR = 1e-3  # relative offset from which on steps are not damped
+SLOW = 0.2  # factor per step by which the offset must fall there
+ON_BOUND = 1e-4  # distance from a bound, in units of the parameter, at which the gradient decides
+MOST_NEWTON_STEPS = 5
+RESCUES = 20
+AROUND = (
+    (0.0, 0.3),
+    (1.0, 0.3),
+    (2.0, 0.3),
+    (0.0, 1.0),
+)  # decades that all parameters and each are drawn from, in turn
+
+
+@dataclass(frozen=True)
+class NearlyUndamped(NielsenRule):
+    """Nielsen's rule, without damping once the model's own minimum is close."""
+
+    least: float = 1e-15  # damping left, relative to the model's scale
+
+    def propose(self, model: RowModel, bound: Damping | None) -> tuple[Step, Damping]:  # type: ignore[override]
+        """The step for the damping, or for hardly any."""
+        if bound is not None and bound.growth == 2.0 and model.offset <= NEAR:
+            bound = Damping(min(bound.damping, self.least * model.scale), bound.growth)
+        return super().propose(model, bound)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a search ended."""
+
+    point: CurvePoint
+    status: Status
+    iterations: int
+    verdict: Verdict
+    on_bounds: Mapping[str, str] = field(default_factory=dict)  # parameters held on a bound: "lower" or "upper"
+    rescued: int = 0  # other starts that were tried because the first led nowhere
+
+    @property
+    def solved(self) -> bool:
+        """Whether this is a minimum, as far as checks can tell."""
+        return self.verdict.solved
+
+
+def search(objective: CurveObjective, x: Tensor, iterations: int = ITERATIONS) -> Found:
+    """The minimum that steps from x lead to, with every bound that is active there."""
+    point, status, done = descend(objective, x, iterations)
+    held: dict[str, str] = {}
+    while pushed := pushed_out(point):
+        held |= {name: side for name, (side, _) in pushed.items()}
+        names = point.objective.parameters.free
+        theta = dict(zip(names, point.theta.tolist(), strict=True))
+        parameters = point.objective.parameters.holding({name: value for name, (_, value) in pushed.items()})
+        objective = point.objective.with_parameters(parameters)
+        point, status, more = descend(objective, parameters.inner(theta), iterations)
+        done += more
+    verdict = judge(point)
+    if verdict.solved:
+        status = Status.CONVERGED
+    elif status is Status.CONVERGED:
+        status = Status.STEP_TOO_SMALL
+    return Found(point, status, done, verdict, held)
+
+
+def descend(objective: CurveObjective, x: Tensor, iterations: int) -> tuple[CurvePoint, Status, int]:
+    """Steps of the trust region, then of Newton's method if the residual is large."""
+    point = objective.at(x)
+    if not len(x):
+        return point, Status.HEAD_ONLY, 0
+    offsets: list[float] = []
+
+    def ended(here: CurvePoint) -> bool:
+        if not offsets or here.offset != offsets[-1]:
+            offsets.append(here.offset)
+        slow = len(offsets) > 1 and SLOW * offsets[-2] < offsets[-1] <= NEAR
+        return here.offset <= EXACT or slow or bool(pushed_out(here))
+
+    region = TrustRegion(objective, CurvePoint.model, point, rule=NearlyUndamped(), rounding=lambda here: here.rounding)
+    point, status, done = minimize(region, ended, iterations)
+    return (newton(point) if EXACT < point.offset <= NEAR else point), status, done
+
+
+def newton(point: CurvePoint) -> CurvePoint:
+    """Steps with one Hessian, as long as they bring the gradient down."""
+    if point.offset <= point.resolution or pushed_out(point):
+        return point
+    H, T = curvature(point), natural(point)
+    if not torch.isfinite(H).all() or float(torch.linalg.eigvalsh(H)[0]) <= 0:
+        return point
+    for _ in range(MOST_NEWTON_STEPS):
+        step = -T @ torch.linalg.solve(H, T.T @ point.gradient())
+        trial = point.objective.at(point.x + step)
+        if not trial.offset < point.offset or not trial.value <= point.value + 10 * point.rounding:
+            break
+        point = trial
+    return point
+
+
+def pushed_out(point: CurvePoint) -> dict[str, tuple[str, float]]:
+    """Parameters so near to a bound that the gradient pushes over it: the side, and the bound."""
+    bounds = point.objective.parameters.bounds
+    if point.pieces is None or not any(bound.sides for bound in bounds.values()):
+        return {}
+    slope = -(point.jacobian.T @ point.residual)
+    found = {}
+    for name, bound, theta, g in zip(bounds, bounds.values(), point.theta.tolist(), slope.tolist(), strict=True):
+        for side, edge in bound.sides:
+            whole = bound.high - bound.low if bound.low is not None and bound.high is not None else bound.unit
+            outward = g > 0 if side == "lower" else g < 0
+            if abs(theta - edge) <= ON_BOUND * whole and outward:
+                found[name] = (side, edge)
+    return found
+
+
+def rescued(objective: CurveObjective, start: Mapping[str, float], seed: int, first: Found) -> Found:
+    """The best of searches from starts around one that led nowhere; of equally good ones, one in the order of the start."""
+    best = first
+    for i, each in enumerate(draws(objective, start, RESCUES, seed, AROUND)):
+        found = tried(objective, each)
+        if found is not None and rank(found, start, best.point.rss) > rank(best, start, best.point.rss):
+            best = found
+        if best.solved and i + 1 >= RESCUES // 2:
+            return replace(best, rescued=i + 1)
+    return replace(best, rescued=RESCUES)
+
+
+def rank(found: Found, start: Mapping[str, float], around: float) -> tuple[bool, float, bool]:
+    """What makes one search better than another; sums of squares count as equal if `same` says so."""
+    rss = found.point.rss
+    theta = dict(zip(found.point.objective.parameters.free, found.point.theta.tolist(), strict=True))
+    order = sorted(theta, key=lambda name: theta[name]) == sorted(theta, key=lambda name: start[name])
+    return found.solved, -around if same(rss, around) else -rss, order
+
+
+def same(a: float, b: float) -> bool:
+    """Whether two sums of squares are of one minimum."""
+    return abs(a - b) <= 1e-6 * max(a, b) + 1e-300
+
+
+def tried(objective: CurveObjective, start: Mapping[str, float]) -> Found | None:
+    """A search from a start that may not be usable."""
+    x = objective.parameters.inner(start)
+    return search(objective, x) if np.isfinite(objective.at(x).value) else None
+
+
+def draws(
+    objective: CurveObjective,
+    start: Mapping[str, float],
+    count: int,
+    seed: int,
+    spreads: tuple[tuple[float, float], ...] = ((0.0, 0.5),),
+) -> list[dict[str, float]]:
+    """Starts drawn within bounds, or around a start: a factor common to all parameters times one of each, in decades."""
+    draw, bounds = np.random.default_rng(seed), objective.parameters.bounds
+    made = []
+    for i in range(count):
+        common, own = spreads[i % len(spreads)]
+        together = common * draw.standard_normal()
+        factors = 10 ** (together + own * draw.standard_normal(len(bounds)))
+        shares = draw.uniform(size=len(bounds))
+        made.append(
+            {
+                name: drawn(bound, start[name], factor, share)
+                for (name, bound), factor, share in zip(bounds.items(), factors.tolist(), shares.tolist(), strict=True)
+            }
+        )
+    return made
+
+
+def drawn(bound: Bound, start: float, factor: float, share: float) -> float:
+    """One parameter: its share of the range between two bounds, or so many times as far from its one bound or zero."""
+    low, high = bound.low, bound.high
+    if low is not None and high is not None:
+        wide = low > 0 and high > 100 * low
+        return low * (high / low) ** share if wide else low + share * (high - low)
+    edge = low if low is not None else high if high is not None else 0.0
+    return edge + ((start - edge) * factor if start != edge else bound.unit * (factor - 1))
