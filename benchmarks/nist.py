@@ -33,6 +33,7 @@ class Form:
     coefficients: tuple[str | None, ...]  # NIST's names, None: fixed
     fixed: Mapping[str, float] = field(default_factory=dict)
     target: Callable[[np.ndarray], np.ndarray] = lambda y: y
+    width: str | None = None  # a parameter whose sign changes nothing if the coefficient's changes too
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ FORMS: dict[str, Form] = {
     "Chwirut2": CHWIRUT,
     "DanWood": Form(lambda x, b2: [x**b2], ("b2",), ("b1",)),
     "ENSO": Form(enso, ("b4", "b7"), ("b1", "b2", "b3", "b5", "b6", "b8", "b9")),
-    "Eckerle4": Form(lambda x, b2, b3: [exp(-0.5 * ((x - b3) / b2) ** 2) / b2], ("b2", "b3"), ("b1",)),
+    "Eckerle4": Form(lambda x, b2, b3: [exp(-0.5 * ((x - b3) / b2) ** 2) / b2], ("b2", "b3"), ("b1",), width="b2"),
     "Gauss1": GAUSS,
     "Gauss2": GAUSS,
     "Gauss3": GAUSS,
@@ -171,6 +172,8 @@ def named(case: Case, fit: Any) -> tuple[dict[str, float], dict[str, float]]:
     for name, value, error in zip(case.form.coefficients, fit.coefficients, fit.coefficient_errors, strict=True):
         if name is not None:
             values[name], errors[name] = float(value), float(error)
+    if case.form.width is not None and values[case.form.width] < 0:
+        values = {name: -value if name in (case.form.width, "b1") else value for name, value in values.items()}
     return values, errors
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,8 @@ class Data:
 def as_tensor(name: str, value: Any) -> Tensor:
     """A float64 tensor of an array, a tensor, a list or a table."""
     value = value.to_numpy() if hasattr(value, "to_numpy") else value
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        value = value.copy()  # torch warns of others
     try:
         found = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:

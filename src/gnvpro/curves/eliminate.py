@@ -64,7 +64,7 @@ class Piece:
 
     def moved(self, dZ: Tensor) -> Tensor:
         """How the weighted outputs move with the parameters, coefficients held, (B, n, r, p)."""
-        moved = torch.einsum("nmp,bmr->bnrp", dZ, self.W)
+        moved = (dZ.mT @ self.W[:, None]).mT
         return moved if self.block.root is None else self.block.root[..., None] * moved
 
     def jacobian(self, dZ: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Piece:
         moved = self.moved(dZ)
         B, n, r, p = moved.shape
         flat = moved.reshape(B, n, r * p)
-        return (flat - self.Q @ (self.Q.mT @ flat)).reshape(-1, p)
+        return (flat - self.Q @ (self.Q.mT @ flat)).reshape(B * n * r, p)
 
 
 def blocks_of(Y: Tensor, weights: Tensor | None, apart: bool) -> list[Block]:

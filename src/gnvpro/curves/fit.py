@@ -17,7 +17,7 @@ from gnvpro.curves.eliminate import Block, Coefficients, Piece, blocks_of, elimi
 from gnvpro.curves.objective import CurveObjective, CurvePoint
 from gnvpro.curves.parameters import Parameters, Tie
 from gnvpro.curves.result import Fit, Starts
-from gnvpro.curves.robust import REPEATED, REWEIGHTINGS, SCALED, Huber
+from gnvpro.curves.robust import REPEATED, RESTARTED, REWEIGHTINGS, SCALED, Huber
 from gnvpro.curves.search import Found, draws, rescued, same, search, tried
 from gnvpro.curves.uncertainty import Uncertainty
 from gnvpro.curves.verify import condition
@@ -91,7 +91,7 @@ def fit(
     if not objective.basis.agrees(found.point.values):  # rows depend on each other after all
         objective = replace(objective, basis=replace(objective.basis, by_sample=False))
         found = search(objective, objective.parameters.inner(theta))
-    return problem.result(objective, found, summary)
+    return problem.result(objective, found, summary, theta)
 
 
 def _first(columns: Columns, data: Data, parameters: Parameters, theta: Mapping[str, float]) -> Basis:
@@ -112,27 +112,27 @@ def _in_units(objective: CurveObjective, point: CurvePoint) -> CurveObjective:
 def check_start(objective: CurveObjective, data: Data, theta: Mapping[str, float]) -> CurvePoint:
     """Evaluate the start; errors that a user can make show here."""
     x = objective.parameters.inner(theta)
-    point = objective.at(x)
-    bad = ~torch.isfinite(point.Z)
+    outer, _ = objective.parameters.theta(x)
+    Z = objective.basis.at(list(objective.parameters.values(outer).values()))
+    unknown = [j for j in objective.asked.fixed if j >= Z.shape[1]]
+    if unknown:
+        raise ValueError(f"fixed has 'c{unknown[0]}', but the {Z.shape[1]} coefficients are c0 to c{Z.shape[1] - 1}")
+    bad = ~torch.isfinite(Z)
     if bad.any():
         i, j = bad.nonzero()[0].tolist()
         raise ValueError(
-            f"column {j} of the basis is {point.Z[i, j].item()} at the start, first at sample {i} (x = {data.x[i].tolist()}); "
+            f"column {j} of the basis is {Z[i, j].item()} at the start, first at sample {i} (x = {data.x[i].tolist()}); "
             "choose another start, or scale x"
         )
-    free = [j for j in range(point.Z.shape[1]) if j not in objective.asked.fixed]
-    unknown = [j for j in objective.asked.fixed if j >= point.Z.shape[1]]
-    if unknown:
-        raise ValueError(
-            f"fixed has 'c{unknown[0]}', but the basis has {point.Z.shape[1]} columns, c0 to c{point.Z.shape[1] - 1}"
-        )
+    free = [j for j in range(Z.shape[1]) if j not in objective.asked.fixed]
     count = len(theta) + len(free) * data.Y.shape[1]
     if data.n_observed < count:
         raise ValueError(
             f"{data.n_observed} values cannot determine {count} unknowns ({len(theta)} parameters and {len(free)} coefficients "
             f"for each of {data.Y.shape[1]} curves); fix some, or use fewer columns"
         )
-    check_columns(point.Z[:, free], free)
+    check_columns(Z[:, free], free)
+    point = objective.at(x)
     number, which = condition(point)
     if not math.isfinite(point.value) or (number > SINGULAR and "columns" in which):
         raise ValueError(
@@ -194,12 +194,12 @@ class _Problem:
         apart = self.asked.nonnegative or bool(self.asked.fixed)
         return CurveObjective(basis, parameters, blocks_of(self.data.Y, weights, apart), self.asked)
 
-    def result(self, objective: CurveObjective, found: Found, starts: Starts) -> Fit:
+    def result(self, objective: CurveObjective, found: Found, starts: Starts, theta: Mapping[str, float]) -> Fit:
         """The fit at the end of a search."""
         data, counted = self.data, self._counted()
         huber, pieces = None, self._pieces(found.point.Z, data.weights)
         if self.huber:
-            objective, found, huber, weights = self._reweighted(objective, found, pieces)
+            objective, found, huber, weights = self._reweighted(objective, found, pieces, theta)
             robust = _coefficients(self._pieces(found.point.Z, weights), data)
             pieces = [with_coefficients(piece, found.point.Z, robust) for piece in pieces]
         W = _coefficients(pieces, data)
@@ -246,7 +246,7 @@ class _Problem:
         return found
 
     def _reweighted(
-        self, objective: CurveObjective, found: Found, pieces: list[Piece]
+        self, objective: CurveObjective, found: Found, pieces: list[Piece], theta: Mapping[str, float]
     ) -> tuple[CurveObjective, Found, Huber, Tensor]:
         """Least squares again and again, until the weights repeat themselves."""
         counted, given = self._counted(), self.data.weights
@@ -263,7 +263,11 @@ class _Problem:
             last = v
             weights = v if given is None else given * v
             current = self.objective(objective.basis, found.point.objective.parameters, weights)
-            found = replace(search(current, found.point.x), on_bounds=found.on_bounds)
+            again = search(current, found.point.x)
+            if i < RESTARTED:  # outliers may have led the first fit far away
+                other = search(current, current.parameters.inner(theta))
+                again = min((again, other), key=lambda each: (not each.solved, each.point.rss))
+            found = replace(again, on_bounds=found.on_bounds)
             W = _coefficients(self._pieces(found.point.Z, weights), self.data)
         else:
             reason = f"the weights of Huber's loss still change by {change:.1e} after {REWEIGHTINGS} reweightings"

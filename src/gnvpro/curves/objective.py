@@ -93,13 +93,15 @@ class CurvePoint:
     @cached_property
     def dZ(self) -> Tensor:
         """The derivative of the columns in the free parameters, (n, m, p)."""
-        return self.objective.basis.jacobian(self.values) @ self.objective.parameters.jacobian(self.theta)
+        dZ = self.objective.basis.jacobian(self.values)
+        return dZ @ self.objective.parameters.jacobian(self.theta) if self.objective.parameters.fixed else dZ
 
     @cached_property
     def whole_norms(self) -> Tensor:
         """The length of each parameter's derivative before it is projected, coefficients held."""
         assert self.pieces is not None
-        return torch.stack([piece.moved(self.dZ).square().sum((0, 1, 2)) for piece in self.pieces]).sum(0).sqrt()
+        moved = [piece.moved(self.dZ).flatten(0, 2) for piece in self.pieces]
+        return torch.linalg.vector_norm(torch.cat(moved), dim=0)
 
     @cached_property
     def jacobian(self) -> Tensor:

@@ -120,18 +120,11 @@ class Parameters:
 
     def jacobian(self, theta: Tensor) -> Tensor:
         """The derivative of all parameters in the free ones, (names, free)."""
-        if not any(callable(tie) for tie in self.fixed.values()):
-            direct = {name: tie if isinstance(tie, str) else name for name, tie in self.fixed.items()}
-            J = theta.new_zeros(len(self.names), len(self.free))
-            for i, name in enumerate(self.names):
-                while isinstance(direct.get(name), str) and direct[name] != name:
-                    name = direct[name]
-                if name in self.bounds:
-                    J[i, self.free.index(name)] = 1.0
-            return J
-        rows = torch.func.jacrev(lambda t: torch.stack(list(self.values(t).values())))(theta)
-        assert isinstance(rows, Tensor)
-        return rows
+        leaves = theta.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            values = self.values(leaves).values()
+            rows = [torch.autograd.grad(v, leaves)[0] if v.requires_grad else torch.zeros_like(theta) for v in values]
+        return torch.stack(rows)
 
     def holding(self, held: Mapping[str, float]) -> Parameters:
         """The same with some of the free parameters held."""

@@ -30,7 +30,7 @@ Array = NDArray[np.floating]
 MOST_IN_COVARIANCE = 4000  # rows of the covariance of everything
 MOST_IN_SUMMARY = 20  # curves whose coefficients a summary lists
 CURVES_DRAWN = 6
-ILL = 1e8  # condition number above which a note names it
+ILL = 1e5  # condition number above which a note names it
 
 
 @dataclass(frozen=True)

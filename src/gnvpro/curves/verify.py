@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnvpro.curves.objective import EPS, CurvePoint
+from gnvpro.curves.objective import AT_ROUNDING, EPS, CurvePoint
 
 STATIONARY = 1e-6  # relative offset; parameters are then right to a millionth of their standard errors
 STEP = 1e-4  # of differences, relative to the length of the residual
-COLLINEAR = 1e10  # condition number of columns of length one above which nothing is determined
+COLLINEAR = 1e7  # condition number of columns of length one above which rounding decides, even for exact data
+DETERMINED = 1e-3  # relative error of a parameter that rounding of exact data may leave
+SHARE = 0.2  # of a parameter in the direction that the data do not see, from which on it is named
 CURVED = 1e-6  # least curvature of a minimum, relative to Gauss-Newton's
 
 
@@ -43,15 +45,33 @@ def judge(point: CurvePoint) -> Verdict:
     number, which = condition(point)
     reasons = []
     if not number < COLLINEAR:
-        reasons.append(f"{which}: the condition number is {number:.1e}, and the data cannot tell them apart")
+        reasons.append(f"{which}: the condition number is {number:.1e}")
     if point.offset > max(STATIONARY, point.resolution):
         reasons.append(f"the gradient is not zero: relative offset {point.offset:.1e}")
+    reasons += undetermined(point)
     if not reasons and len(point.x) and point.offset > 0:
         H = curvature(point)
         least = float(torch.linalg.eigvalsh(H)[0]) if torch.isfinite(H).all() else math.nan
         if not least > CURVED:
             reasons.append(f"the end is no minimum: the least curvature is {least:.1e} of what it should be")
     return Verdict(tuple(reasons), number)
+
+
+def undetermined(point: CurvePoint) -> list[str]:
+    """Parameters of exact data that rounding alone decides, such as the rate of a column with no part in the curve."""
+    if point.offset > 0 or not len(point.x):
+        return []
+    errors = (
+        AT_ROUNDING * point.objective.target_norm * torch.linalg.vector_norm(natural(point), dim=1) * point.slope.abs()
+    )
+    names = [
+        name
+        for name, error, theta in zip(
+            point.objective.parameters.free, errors.tolist(), point.theta.tolist(), strict=True
+        )
+        if not error <= DETERMINED * abs(theta)
+    ]
+    return [f"the data do not determine {', '.join(names)}: rounding errors decide"] if names else []
 
 
 def condition(point: CurvePoint) -> tuple[float, str]:
@@ -65,10 +85,16 @@ def condition(point: CurvePoint) -> tuple[float, str]:
     if len(point.theta) and not worst > COLLINEAR:
         R, _, norms = point.triangle
         joint = R * (norms / torch.where(point.whole_norms > 0, point.whole_norms, 1.0))
-        least = float(torch.linalg.svdvals(joint)[-1]) if torch.isfinite(joint).all() else 0.0
+        finite = bool(torch.isfinite(joint).all())
+        _, s, Vt = torch.linalg.svd(joint if finite else torch.zeros_like(joint))
+        least = float(s[-1])
         if not least * worst > 1.0:
             worst = 1.0 / least if least > 0 else math.inf
-            which = "the parameters are not determined"
+            names = point.objective.parameters.free
+            moving = [name for name, part in zip(names, Vt[-1].abs().tolist(), strict=True) if part > SHARE]
+            which = (
+                f"{' and '.join(moving)} cannot be told apart" if len(moving) > 1 else f"{moving[0]} is not determined"
+            )
     return worst, which
 
 
@@ -93,9 +119,9 @@ def curvature(point: CurvePoint) -> Tensor:
     length = max(STEP * math.sqrt(point.rss), math.sqrt(EPS) * point.objective.target_norm)
     columns = []
     for t in T.T:
-        ahead, behind = (point.objective.at(point.x + sign * length * t) for sign in (1.0, -1.0))
-        if ahead.pieces is None or behind.pieces is None:
+        ahead = point.objective.at(point.x + length * t)
+        if ahead.pieces is None:
             return T.new_full(T.shape, math.nan)
-        columns.append(T.T @ (ahead.gradient() - behind.gradient()) / (2 * length))
+        columns.append(T.T @ (ahead.gradient() - point.gradient()) / length)
     H = torch.stack(columns, 1)
     return (H + H.T) / 2
