@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,7 @@ class Basis:
         params = dict(zip(names, values, strict=True))
         linear = linearize_by_autodiff(
             lambda p, x: self._matrix([p[name] for name in names], x),
+            lambda p: nullcontext(),
             params,
             self.x,
             lambda v: dict(zip(names, v.unbind(), strict=True)),
