@@ -182,8 +182,9 @@ def test_huber_ignores_outliers_and_has_no_gradient_at_the_end():
     delta = 1.345 * 1.4826 * np.median(np.abs(residual))
     psi = np.clip(residual, -delta, delta)
     k1, k2 = robust.parameters.values()
-    Z = np.stack([np.exp(-k1 * X), np.exp(-k2 * X), np.ones(80)], 1)
-    J = np.stack([-X * Z[:, 0] * robust.coefficients[0], -X * Z[:, 1] * robust.coefficients[1]], 1)
+    x = X.numpy()
+    Z = np.stack([np.exp(-k1 * x), np.exp(-k2 * x), np.ones(80)], 1)
+    J = np.stack([-x * Z[:, 0] * robust.coefficients[0], -x * Z[:, 1] * robust.coefficients[1]], 1)
     gradient = np.concatenate([Z, J], 1).T @ psi
     assert (np.abs(gradient) < 1e-5 * (np.abs(np.concatenate([Z, J], 1)).T @ np.abs(psi))).all()
 
