@@ -18,7 +18,7 @@ from torch import Tensor
 EFFICIENT = 1.345
 OF_MEDIAN = 1.4826  # standard deviation of Gaussian noise, in medians of its absolute value
 REWEIGHTINGS = 200
-SCALED = 60  # reweightings after which the noise is no longer estimated again: weights then converge
+SCALED = 30  # reweightings after which the noise is no longer estimated again: weights then converge
 RESTARTED = 4  # reweightings that search from the first start, too
 REPEATED = 1e-8  # change of the weights below which they repeat themselves
 
