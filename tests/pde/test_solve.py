@@ -374,7 +374,9 @@ def test_the_budget_of_seconds_ends_the_run() -> None:
     ticks = iter(range(1000))
     u, equations = poisson(width=5)
     result = pde.solve(u, equations, seconds=20.0, clock=lambda: float(next(ticks)))
-    assert result.status is gnvpro.Status.SECONDS_SPENT
+    assert (
+        f"the run ended because: {gnvpro.Status.SECONDS_SPENT}" in result.notes
+    )  # its error is of the order of the solution
     assert 5 <= len(result.history) <= 15
 
 

@@ -82,7 +82,9 @@ def test_trials_end_with_the_budget() -> None:
     u, equations = oscillation(60.0)
     ticks = iter(range(1000))
     result = pde.solve(u, equations, seconds=43.0, clock=lambda: float(next(ticks)))
-    assert result.status is gnvpro.Status.SECONDS_SPENT
+    assert (
+        f"the run ended because: {gnvpro.Status.SECONDS_SPENT}" in result.notes
+    )  # its error is of the order of the solution
     assert result.history[-1].seconds < 50
 
 

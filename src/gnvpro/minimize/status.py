@@ -23,6 +23,7 @@ class Status(enum.Enum):
     NOT_FINITE = "The derivatives at the last accepted model are not finite; that model is kept."
     NO_BETTER = "The validation score has not improved for as long as `patience` allows."
     TURNED_UP = "The validation loss has turned up, and was lowest in the first half of the work."
+    NOT_SOLVED = "The equations are not solved: the estimated error of the field is above the tolerance."
     HEAD_ONLY = "The features have no trainable parameters; the head was eliminated, which is all there is to train."
 
     def __str__(self) -> str:

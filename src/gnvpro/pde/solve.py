@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnvpro.arguments import with_advice
+from gnvpro.arguments import check_number, with_advice
 from gnvpro.pde import core
 from gnvpro.pde.arguments import check_equations
 from gnvpro.pde.core import Checkpoint, History, Listener, Record, Status
@@ -27,6 +27,7 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.run import Run, Settings
+from gnvpro.pde.verdict import ending, estimated_error, verdict
 from gnvpro.processes import Processes
 
 if TYPE_CHECKING:
@@ -37,13 +38,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A solved field and how it came about."""
+    """A field, how good it is, and how it came about.
+
+    `error` is an estimate of the field's relative error (L2), from one more linear solve on points and features that the run
+    did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance.
+    """
 
     field: Field
     status: Status
     history: History
     residuals: list[Residual]
     notes: list[str]
+    error: float
+    tolerance: float
+
+    @property
+    def solved(self) -> bool:
+        """True if the estimated error is at most the tolerance."""
+        return self.error <= self.tolerance
 
     def plot(self, against: str = "seconds") -> Figure:
         """Loss, residuals on fresh points, damping and gradient of the run as a figure: see `History.plot`."""
@@ -51,14 +63,15 @@ class Result:
 
     def summary(self) -> Summary:
         """Cost, residuals and notes of the run: text on the terminal, a table in a notebook."""
-        facts = {
+        error = f"{self.error:.1e}, {'solved' if self.solved else 'not solved'} to {self.tolerance:g}"
+        facts = {"relative error (estimated)": error} | {
             f"residual of {r.name}": f"{float(r):.2e} {r.how}, {r.on_points:.2e} on its points" for r in self.residuals
         }
         notes = {f"note {i + 1}": note for i, note in enumerate(self.notes)}
         return core.summary_of({**facts, **notes}, self.status, self.history)
 
     def __repr__(self) -> str:
-        return f"Result({self.status.name}: {self.history!r}, residuals {self.residuals!r})"
+        return f"Result({self.status.name}: error {self.error:.1e} (estimated), {self.history!r}, residuals {self.residuals!r})"
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -87,6 +100,7 @@ def solve(
     seconds: float | None = None,
     seed: int = 0,
     iterations: int | None = None,
+    tolerance: float = 1e-2,
     head_penalty: float | None = None,
     grow: bool = True,
     head: str = "auto",
@@ -107,6 +121,7 @@ def solve(
             more (`Status.SETTLED`, see `gnvpro.pde.settled`).
         seed: of the fresh points.
         iterations: cap on the trial steps.
+        tolerance: relative error up to which the equations count as solved: `result.solved`.
         head_penalty: alpha in alpha/2 |W|^2, never squared on the way. By default 1e-15, and a tenth of that whenever it comes
             to be larger than the misfit, down to 1e-20.
         grow: whether equations that overfit their drawn points get as many again, where the residual is large.
@@ -125,7 +140,9 @@ def solve(
             points through the network. Left out: this process alone.
 
     Returns:
-        A `Result`: status, history, residuals (one for each equation, on fresh points), notes.
+        A `Result`: status, history, residuals (one for each equation, on fresh points), notes, estimated error. Its status is
+        `NOT_SOLVED` if the run ended by itself with an estimated error above the tolerance, and also if seconds or iterations
+        ended it with an error of the order of the solution.
 
     Raises:
         ValueError: the equations cannot be solved as stated; the message says what to do.
@@ -142,6 +159,7 @@ def solve(
         >>> bool(abs(u(torch.tensor([[0.5]], dtype=torch.float64)) - 0.125) < 1e-6)
         True
     """
+    check_number("tolerance", tolerance, 0.0, strict=True)
     processes = Processes.of(process_group)
     with processes.together():
         checked = check_equations(u, equations)
@@ -159,4 +177,13 @@ def solve(
             with core.taken_up(path, u, lambda: True):
                 run.resume(path)
         status = run.run()
-        return Result(u, status, run.journal.history, run.residuals(), run.notes)
+        error = estimated_error(run.system, checked, seed)
+        return Result(
+            u,
+            verdict(status, error, tolerance),
+            run.journal.history,
+            run.residuals(),
+            run.notes + ending(status, error, tolerance),
+            error,
+            tolerance,
+        )

@@ -266,24 +266,32 @@ class System:
 
     def jacobian(self, carried: Carried, x: Tensor, W: Tensor, parts: list[Linearized]) -> Tensor:
         """d rho / d x at W: one pass backward over all points."""
-        constants = self._values(x)
-        linearized = list(parts)
-        if self.constants:
-            every = self.atoms(carried, W)
-            for e, equation in enumerate(self.equations):
-                if equation.constants:
-                    linearized[e] = equation.compiled.linearize(every[e], constants)
+        linearized = self._at(carried, x, W, parts) if self.constants else list(parts)
         G = self._cotangents(carried, W, linearized, None)
         rows = [done.jacobian(g) for done, g in zip(carried.passes, G, strict=True)]
-        blocks = []
-        for e, equation in enumerate(self.equations):
-            block = self._rows_of(equation.compiled, self.places[e], rows)
-            if self.constants:
-                slopes = linearized[e].in_constants
-                own = [slopes.get(id(c), torch.zeros(equation.rows, dtype=torch.float64)) for c in self.constants]
-                block = torch.cat([block, self.roots[e] * torch.stack(own, 1)], 1)
-            blocks.append(block)
-        return torch.cat(blocks)
+        in_theta = torch.cat(
+            [self._rows_of(e.compiled, places, rows) for e, places in zip(self.equations, self.places, strict=True)]
+        )
+        return torch.cat([in_theta, self._in_constants(linearized)], 1) if self.constants else in_theta
+
+    def jacobian_in_constants(self, carried: Carried, x: Tensor, W: Tensor, parts: list[Linearized]) -> Tensor:
+        """d rho / d constants at W, (rows, constants)."""
+        return self._in_constants(self._at(carried, x, W, parts))
+
+    def _at(self, carried: Carried, x: Tensor, W: Tensor, parts: list[Linearized]) -> list[Linearized]:
+        """The parts, those of equations with constants linearised at W."""
+        constants, every = self._values(x), self.atoms(carried, W)
+        return [
+            equation.compiled.linearize(every[e], constants) if equation.constants else parts[e]
+            for e, equation in enumerate(self.equations)
+        ]
+
+    def _in_constants(self, linearized: list[Linearized]) -> Tensor:
+        columns = [
+            root * torch.stack([part.in_constants.get(id(c), torch.zeros(e.rows).double()) for c in self.constants], 1)
+            for e, root, part in zip(self.equations, self.roots, linearized, strict=True)
+        ]
+        return torch.cat(columns)
 
     @staticmethod
     def _rows_of(compiled: Compiled, places: list[Place], rows: list[Tensor]) -> Tensor:
