@@ -34,7 +34,7 @@ def test_what_is_good_gets_no_advice_and_its_numbers_are_right() -> None:
     before = [p.detach().clone() for p in model.parameters()]
     found = look(model=model)
     assert (found.head, found.samples, found.n_inputs, found.n_features, found.n_targets) == ("2", 80, 3, 5, 1)
-    assert (found.n_theta, found.dtype) == (20, F64)
+    assert (found.n_theta, found.precision) == (20, "passes in float64, as the model")
     assert found.advice == ()
     assert found.inputs is not None
     assert torch.allclose(found.inputs.std, X.std(0, unbiased=False))
@@ -89,8 +89,13 @@ def test_features_that_are_dead_or_double_are_named() -> None:
     assert any("dead" in told for told in look(model=model).advice)
 
 
-def test_single_precision_few_samples_and_little_memory_are_spoken_of() -> None:
-    assert any("float64" in told for told in look(X.float(), network(torch.float32)).advice)
+def test_a_single_model_is_trained_in_double_precision_and_needs_no_advice() -> None:
+    found = look(X.float(), network(torch.float32))
+    assert "passes in float64, the model in float32" in str(found)
+    assert not any("float64" in told for told in found.advice)
+
+
+def test_few_samples_and_little_memory_are_spoken_of() -> None:
     assert any("keep=" in told for told in look(model=network(width=40)).advice)
     assert any("more than the budget" in told for told in look(memory=100.0).advice)
 

@@ -59,10 +59,11 @@ class HeadFit:
         """The Cholesky factor behind the inverse, in vec(W), where it has one."""
         return self.inverse()[1]
 
-    def rounded(self, Z: Tensor, dtype: torch.dtype) -> HeadFit | None:
-        """The head as a network of this dtype stores it, and its outputs; None where it overflows there."""
+    def rounded(self, Z: Tensor, dtype: torch.dtype, stored: torch.dtype) -> HeadFit | None:
+        """Return the head as a network of this dtype computes with it; None if it overflows in the dtype it is stored in."""
         W = self.W.to(dtype).to(torch.float64)
-        if not math.isfinite(torch.linalg.vector_norm(W, math.inf)):  # a third of the time of `isfinite`, then `all`
+        largest = float(torch.linalg.vector_norm(W, math.inf))  # a third of the time of `isfinite`, then `all`
+        if not largest <= torch.finfo(stored).max:
             return None
         return self if dtype == torch.float64 else self.with_head(Z, W)
 

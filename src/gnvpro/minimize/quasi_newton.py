@@ -145,10 +145,12 @@ class QuasiNewton:
         if self.before is not None and self.ritz is not None:
             x, gradient = self.before
             s = point.x - x
-            self.longest = MAX_GROWTH * float(torch.linalg.vector_norm(s))
-            self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, MAX_PAIRS)
-            if self.steps == 0:
-                self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(s)))
+            length = float(torch.linalg.vector_norm(s))
+            if length > 0:  # a step may be lost in the rounding of x
+                self.longest = MAX_GROWTH * length
+                self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, MAX_PAIRS)
+                if self.steps == 0:
+                    self.ritz = self.ritz.damped(gradient, length)
             spent = self.steps >= STEPS_PER_DIMENSION * len(self.ritz.values)
             self.steps = 0 if spent and self.may_build() else self.steps + 1
         self.before = (point.x, point.gradient())

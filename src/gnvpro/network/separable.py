@@ -43,7 +43,7 @@ from gnvpro.network.passes import (
 )
 from gnvpro.network.places import intact
 from gnvpro.network.work import WorkMeter
-from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, entries_per_sample, shapes_of
+from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, cast, entries_per_sample, shapes_of
 
 GENEROUS_NUMBERS = 30  # that a sample may leave behind for each input, unit and feature without being measured
 EVERY_SAMPLE = SampleSum()
@@ -54,6 +54,7 @@ class SeparableNetwork(Parameters):
     """Features and head of a model, and the vector theta."""
 
     habits: Habits = field(default_factory=Habits)
+    casts_to: torch.dtype | None = None  # what samples are cast to, if the model computes in another dtype than theirs
     no_products: str | None = field(default=None, init=False)  # why there are none with the Jacobian and its transpose
 
     def __post_init__(self) -> None:
@@ -63,13 +64,15 @@ class SeparableNetwork(Parameters):
         self._no_jacobian: dict[object, str | None] = {}
 
     @staticmethod
-    def of(model: nn.Module, inputs: Inputs, head: str | None = None) -> SeparableNetwork:
+    def of(
+        model: nn.Module, inputs: Inputs, head: str | None = None, casts_to: torch.dtype | None = None
+    ) -> SeparableNetwork:
         """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
-        few = inputs[:2]
+        few = cast(inputs[:2], casts_to)
         with intact(model), evaluating(model):
             with restored(model) as before:
                 first = first_run(model, few, head)
-                network = SeparableNetwork(model, first.location)
+                network = SeparableNetwork(model, first.location, casts_to=casts_to)
                 habits = find_habits(first, before, few)
                 if habits.buffers or habits.attributes:
                     check_state(first.features, network.run_features({}, few))
@@ -181,7 +184,7 @@ class SeparableNetwork(Parameters):
         """Why the Jacobian of every sample cannot be computed; None where it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
-        few, key = inputs[:2], shapes_of(inputs)
+        few, key = cast(inputs[:2], self.casts_to), shapes_of(inputs)
         if key not in self._no_jacobian:  # asked at every judgement of penalties
             error = self._error_in_rows(few)
             self._no_jacobian[key] = error and f"torch.func.vmap cannot run the model ({error})"
@@ -200,6 +203,7 @@ class SeparableNetwork(Parameters):
 
     def linearize_batch(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
         """Features of some samples and their Jacobian, all kept."""
+        inputs = cast(inputs, self.casts_to)
         return self._by_layers(params, inputs) or linearize_by_autodiff(
             self._rows_of, self._at, params, inputs, self.split, self.join
         )
@@ -246,7 +250,7 @@ class SeparableNetwork(Parameters):
         """The model's outputs at these parameters, those of the head included; neither model nor inputs are written to."""
         if self.habits.writes_inputs:
             inputs = inputs.clone()
-        positional, named = arguments_of(inputs)
+        positional, named = arguments_of(cast(inputs, self.casts_to))
         with self._at(params):
             return self.model(*positional, **named)
 

@@ -63,7 +63,7 @@ def hold_out(problem: Problem, inputs: Any, targets: Any, sample_weight: Any) ->
         return _stream(problem, source)
     several = not processes.alone
     with processes.together():
-        inputs = check_inputs("validation inputs", inputs, network.model, may_be_empty=several)
+        inputs = check_inputs("validation inputs", inputs, problem.working.given, may_be_empty=several)
         if len(inputs):
             check_runs("validation inputs", inputs, network)
         weights = check_sample_weight("validation weights", sample_weight, inputs, may_be_zero=several)
@@ -79,7 +79,7 @@ def hold_out(problem: Problem, inputs: Any, targets: Any, sample_weight: Any) ->
 def _stream(problem: Problem, source: Samples) -> HeldOut:
     network, processes = problem.network, problem.processes
     with processes.together():
-        stream = Stream.of("validation ", source, network.model)
+        stream = Stream.of("validation ", source, problem.working.given)
         check_runs("validation inputs", stream, network)
         stream = stream.check(network, problem.loss)
     over = SampleSum(processes).of_samples(int(processes.gather([len(stream)]).sum()))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -35,6 +36,7 @@ from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.evaluation import bare
 from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
+from gnvpro.network.precision import WorkingModel
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.agreement import common, few_samples
@@ -125,27 +127,29 @@ class Problem:
         self.processes, self.policy = Processes.of(process_group), as_policy(policy)
         self.same_samples, self.head = same_samples, head
         with self.processes.together():
-            model = bare(check_model(model))
+            given = bare(check_model(model))
             self.loss = get_loss(loss)
             self._take_penalties(theta_penalty, head_penalty)
             if memory is not None:
                 check_number("memory", memory, 0.0, strict=True)
-            weights, stream = self._take(inputs, targets, sample_weight, model)
+            weights, stream = self._take(inputs, targets, sample_weight, given)
         if not self.processes.alone:
             weighted = weights is not None or (stream is not None and stream.weighted)
-            self.processes.check_same(common(self, model, weighted))
+            self.processes.check_same(common(self, given, weighted))
         self.few = few_samples(self.processes, self.inputs)
+        self.memory = self._least_memory(memory)
+        many = self.processes.largest(stream.expected if stream is not None else len(self.inputs))
         with self.processes.together():
-            self.network = SeparableNetwork.of(model, self.few, head)
+            self.working = WorkingModel.of(given, self.few, many, self.memory, self.policy.precision)
+            self.network = self._network_of(self.working)
             self.loss = get_loss(loss, self.network.n_targets)
-            self.theta_penalty = self.penalty.bind(model, self.network.parameters)
+            self.theta_penalty = self.penalty.bind(given, self.network.parameters)
             self.eliminator = self._choose_eliminator(eliminator)
             if stream is not None:
                 stream = stream.check(self.network, self.loss)
             else:
                 assert not isinstance(self.inputs, Streamed)
                 rows = check_targets("targets", targets, self.inputs, self.network, self.loss, weights=weights)
-        self.memory = self._least_memory(memory)
         observed = self._hold(rows, weights) if stream is None else self._read(stream)
         if self.misfit.by_entry and (self.searched.theta or self.searched.head):
             raise ValueError(
@@ -156,7 +160,12 @@ class Problem:
         # how many observations the evidence counts: rows, or the sum of their weights
         self.n_observed = float(self.misfit.over.total(torch.tensor(float(observed), dtype=torch.float64)))
         self._set_first_penalties()
-        self.processes.spread([*model.parameters(), *model.buffers()])
+        self.processes.spread([*given.parameters(), *given.buffers()])
+        self.working.follow()
+
+    def _network_of(self, working: WorkingModel) -> SeparableNetwork:
+        """Features and head of the module that computes."""
+        return SeparableNetwork.of(working.module, self.few, self.head, working.casts_to)
 
     def _take_penalties(self, theta: float | str | Tikhonov | None, head: float | str | None) -> None:
         """Numbers, or which are to be found from the data."""
@@ -230,7 +239,7 @@ class Problem:
         if eliminator is None:
             entries = self.network.n_targets * (self.network.n_features + self.network.bias)
             same = not isinstance(self.inputs, Stream) or self.inputs.same_samples
-            return default_eliminator(self.loss, entries, self.network.dtype, same)
+            return default_eliminator(self.loss, entries, self.stored_dtype, same)
         trouble = eliminator.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")
@@ -254,6 +263,11 @@ class Problem:
         """Phi with theta and W as variables."""
         return FullObjective(self)
 
+    @cached_property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of the head in the user's model."""
+        return self.working.stored(self.network.location.head_name)
+
     @property
     def epsilon(self) -> float:
         """The relative rounding error of an objective: a sum of many terms in float64, of features in their own dtype."""
@@ -263,15 +277,18 @@ class Problem:
 
     def theta(self) -> Tensor:
         """The model's own theta: every trainable parameter outside of the head, as one float64 vector."""
+        self.working.follow()
         return self.network.theta()
 
     def W(self) -> Tensor:
         """The model's own head, its bias as last column."""
+        self.working.follow()
         return self.network.W()
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
         self.network.store(theta, W)
+        self.working.show()
 
     # -- problems that differ in one thing
 
@@ -337,11 +354,12 @@ class Problem:
         """Samples of all processes."""
         return self.misfit.over.count(len(self.inputs))
 
-    def of_model(self, model: nn.Module, memory: float) -> Problem:
-        """The same for another network of the same inputs and outputs, within so many bytes."""
-        network = SeparableNetwork.of(model, self.few, self.head)
-        bound = replace(self.penalty.bind(model, network.parameters), alpha=self.theta_penalty.alpha)
-        return self._with(memory=memory, network=network, theta_penalty=bound)
+    def refined(self, refine: Callable[[nn.Module], nn.Module], memory: float) -> Problem:
+        """Return the problem of another network with the same inputs and outputs, within this many bytes."""
+        working = self.working.map(refine)
+        network = self._network_of(working)
+        bound = replace(self.penalty.bind(working.given, network.parameters), alpha=self.theta_penalty.alpha)
+        return self._with(memory=memory, working=working, network=network, theta_penalty=bound)
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
         """Samples to validate on, checked."""

@@ -121,7 +121,7 @@ class ReducedPoint(EvaluatedPoint):
                 "parameters are finite; scale the inputs or initialise the model with smaller parameters"
             )
         return (
-            f"the eliminated head is too large for {self.problem.network.dtype}, in which the model stores it; scale the "
+            f"the eliminated head is too large for {self.problem.stored_dtype}, in which the model stores it; scale the "
             "targets, raise head_penalty, or train in double precision: model.double()"
         )
 
@@ -187,7 +187,7 @@ class ReducedObjective(Objective):
         if in_one_pass or within_range(problem, Z):
             with problem.meter.inner_clock():
                 fit = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
-                fit = fit.rounded(Z, problem.network.dtype)
+                fit = fit.rounded(Z, problem.network.dtype, problem.stored_dtype)
         return ReducedPoint(problem, x, linearization, Z, start, fit)
 
 

@@ -73,6 +73,11 @@ class Stream(Streamed):
         return self._known.count
 
     @property
+    def expected(self) -> float:
+        """Samples before they were counted; infinite if the source does not say."""
+        return self.source.expected
+
+    @property
     def takes_fast(self) -> bool:
         """Whether batches can be drawn by number without reading much more than them."""
         return self.source.takes_fast

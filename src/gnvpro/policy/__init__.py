@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from gnvpro.policy.batches import BatchPolicy
 from gnvpro.policy.estimator import EstimatorPolicy
+from gnvpro.policy.precision import PrecisionPolicy
 from gnvpro.policy.rows import Row, rows_of
 
-__all__ = ["BatchPolicy", "EstimatorPolicy", "Policy", "Row", "as_policy", "rows_of"]
+__all__ = ["BatchPolicy", "EstimatorPolicy", "Policy", "PrecisionPolicy", "Row", "as_policy", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Policy:
 
     batches: BatchPolicy = field(default_factory=BatchPolicy)
     estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
+    precision: PrecisionPolicy = field(default_factory=PrecisionPolicy)
 
 
 def as_policy(policy: Policy | None) -> Policy:

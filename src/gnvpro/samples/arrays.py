@@ -149,6 +149,11 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def expected(self) -> float:
+        """Samples in a pass."""
+        return len(self)
+
     def first(self, count: int) -> Part:
         """The first few samples."""
         return next(self.chunks(count))

@@ -8,6 +8,7 @@ found out by the second pass (`gnvpro.samples.source`). Stochastic methods take 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,12 @@ class Loaded:
                 )
             return Loaded(name, given, own_batches=True)
         return Loaded(name, DataLoader(given, batch_size=READ_TOGETHER), own_batches=False)
+
+    @property
+    def expected(self) -> float:
+        """Samples in a pass; infinite if the Dataset does not say."""
+        dataset = self.loader.dataset
+        return math.inf if isinstance(dataset, IterableDataset) else len(dataset)
 
     def first(self, count: int) -> Part:
         """The first few samples."""

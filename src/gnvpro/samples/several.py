@@ -100,6 +100,17 @@ def arguments_of(batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     return ((batch,), {}) if isinstance(batch, Tensor) else (batch.positional, dict(batch.named))
 
 
+def cast(batch: Batch, dtype: torch.dtype | None) -> Batch:
+    """Return the floating-point tensors of a batch in this dtype; None leaves them as they are."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    if dtype is None:
+        return batch
+    return convert(batch) if isinstance(batch, Tensor) else batch.map(convert)
+
+
 def shapes_of(batch: Inputs) -> tuple[tuple[int, ...], ...]:
     """The shapes of one sample."""
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors_of(batch))

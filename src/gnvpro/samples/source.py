@@ -86,6 +86,10 @@ class Samples(Protocol):
         """The samples of these numbers, in this order."""
 
     @property
+    def expected(self) -> float:
+        """Samples that a pass should find; infinite if that is not known before a pass."""
+
+    @property
     def takes_fast(self) -> bool:
         """Whether samples of any numbers are read about as fast as those of a slice."""
 

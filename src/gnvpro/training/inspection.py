@@ -33,7 +33,6 @@ UNEVEN = 30.0  # times: between the scales of two columns, or a mean over its st
 SMALL, LARGE = 0.03, 30.0  # standard deviations of inputs that leave tanh linear, or saturate it
 DEPENDENT = 1e7  # condition number
 SAME = 1e-9  # relative deviation below which a column is constant, and two are the same
-SINGLE_PRECISION_LIMIT = 100_000  # parameters up to which double precision costs little
 WARNED = 1e4  # UNEVEN that `train` warns of
 
 
@@ -101,7 +100,7 @@ class Inspection:
     n_features: int
     n_targets: int
     n_theta: int  # parameters before the head
-    dtype: torch.dtype
+    precision: str  # of the passes, and why
     inputs: Columns | None  # where samples are vectors
     features: Columns
     memory: float  # bytes of the budget
@@ -111,10 +110,9 @@ class Inspection:
     advice: tuple[str, ...]
 
     def __str__(self) -> str:
-        single = str(self.dtype).removeprefix("torch.")
         lines = [
             f"head         {self.head!r}: {self.n_features} features -> {self.n_targets} outputs",
-            f"network      {self.n_theta} parameters before the head, {single}",
+            f"network      {self.n_theta} parameters before the head, {self.precision}",
             f"samples      {self.samples}, of {self.n_inputs} numbers each",
         ]
         if self.inputs is not None:
@@ -188,7 +186,7 @@ def inspect(
         n_features=network.n_features,
         n_targets=network.n_targets,
         n_theta=network.n_theta,
-        dtype=network.dtype,
+        precision=problem.working.reason,
         inputs=_columns_of_inputs(problem),
         features=features,
         memory=problem.memory,
@@ -264,8 +262,6 @@ def _about_features(found: Inspection) -> list[str]:
 
 def _about_sizes(found: Inspection, problem: Problem) -> list[str]:
     told = []
-    if found.dtype is not torch.float64 and found.n_theta <= SINGLE_PRECISION_LIMIT:
-        told.append("Use float64, model.double(): for a network of this size it costs little and finds lower minima.")
     numbers = found.samples * found.n_targets
     fitted = found.n_theta + found.n_targets * (found.n_features + problem.network.bias)
     if fitted > numbers:

@@ -98,10 +98,10 @@ class Journal:
         self._written = Written(self._records)
         self.state, self.status = saved, Status[saved["status"]]
 
-    def go_on(self, last: str) -> None:
-        """A run that was over is taken up again, from before a record with this note."""
+    def go_on(self, notes: Sequence[str]) -> None:
+        """A run that was over is taken up again, from before the last records with these notes."""
         self.status = Status.RUNNING
-        if self.history[-1].note == last:
+        while self.history[-1].note in notes:
             self._lines, self.history = self._lines[:-1], self.history[:-1]
             self._records = len(self.history)
             self._written = Written(self._records)

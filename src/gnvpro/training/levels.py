@@ -32,3 +32,10 @@ def prolongated(model: nn.Module) -> nn.Module:
     shell._parameters = copy.deepcopy(model._parameters)
     shell._buffers = copy.deepcopy(model._buffers)
     return shell
+
+
+def deeper(model: nn.Module, levels: int) -> nn.Module:
+    """Return the model refined this many times."""
+    for _ in range(levels):
+        model = prolongated(model)
+    return model

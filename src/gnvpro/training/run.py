@@ -15,8 +15,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.stored import rounded_point
 from gnvpro.state import loaded, saved
 from gnvpro.training import checkpoint, convergence
 from gnvpro.training.agreement import agreed
@@ -38,7 +40,7 @@ from gnvpro.training.history import History, Record
 from gnvpro.training.journal import Journal
 from gnvpro.training.judgement import Chosen, judged
 from gnvpro.training.keeper import Best, Keeper
-from gnvpro.training.levels import prolongated
+from gnvpro.training.levels import deeper, prolongated
 from gnvpro.training.listeners import Listener
 from gnvpro.training.penalty_search import PenaltySearch
 from gnvpro.training.plan import Cursor, Plan
@@ -46,6 +48,7 @@ from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import Improved, Rise, Scores
 
 LAST = "head eliminated over the whole training set"  # note of the last record, where that was due
+ROUNDED = "the model as it is stored, in fewer digits"  # note of one more record, if that makes a difference
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
 
 
@@ -269,13 +272,13 @@ class Run:
 
     def _next_level(self) -> None:
         """Refine the network; theta is prolonged, the head kept."""
-        self._take_model(prolongated(self.problem.network.model), self.problem.memory)
+        self._take_model(prolongated, self.problem.memory)
         self.search = PenaltySearch.of(self.problem)
         self.start = Start(self.problem.theta(), self.problem.W(), seed=self.plan.method.seed)
         self.cursor = Cursor(level=self.cursor.level + 1)
 
-    def _take_model(self, model: nn.Module, memory: float) -> None:
-        self.problem = self.problem.of_model(model, memory)
+    def _take_model(self, refine: Callable[[nn.Module], nn.Module], memory: float) -> None:
+        self.problem = self.problem.refined(refine, memory)
         self.keeper.scorer = self.keeper.scorer.within(self.problem.network, memory)
 
     def _finish(self) -> None:
@@ -286,9 +289,21 @@ class Run:
             if self.batches is None:  # a reading, as all of a method that draws its own batches
                 self.meter.sample_passes = passes
             self._publish(self._record(self.problem, iterate_at(point), None, None, LAST), None)
+        self._settle()
         # all else as it was at the method's last record, from which a larger budget may take it up again
         names = ("theta", "W", "seconds", "budget")
         self.journal.close({name: value for name, value in self._standing().items() if name in names})
+
+    def _settle(self) -> None:
+        """Write down what rounding the model to its own dtype has changed; a reading, not work."""
+        best = self.keeper.best
+        passes = self.meter.sample_passes
+        restored = best is not None and best.level == self.cursor.level
+        point = rounded_point(self.problem, None if restored else self.history[-1].loss)
+        self.meter.sample_passes = passes  # a reading
+        if point is not None:
+            self.problem.store(point.theta, point.W)
+            self._publish(self._record(self.problem, iterate_at(point), None, None, ROUNDED), None)
 
     def _batches(self) -> list[Tensor | None]:
         if self.batches is None:
@@ -371,11 +386,8 @@ class Run:
         content = self.processes.from_first(lambda: checkpoint.load(path))
         self.journal.resume(path, content, self.identity)
         self.cursor = Cursor(**content["cursor"])
-        model = self.problem.network.model
-        for _ in range(self.cursor.level):
-            model = prolongated(model)
         # by default memory depends on what was free, and with it the last bits
-        self._take_model(model, content["memory"])
+        self._take_model(partial(deeper, levels=self.cursor.level), content["memory"])
         self.problem.store(content["theta"], content["W"])
         if self.search is not None:
             self.search = self.search.resumed(content["search"])
@@ -387,7 +399,7 @@ class Run:
         self._resumed = of_kind(MethodState, loaded(content["method"]))
         larger = any(now > then for now, then in zip(self.plan.caps, content["budget"], strict=True))
         if self.journal.status in SPENT and larger and self._resumed is not None:
-            self.journal.go_on(LAST)
+            self.journal.go_on((LAST, ROUNDED))
         for record in self.history:
             self._improved = self._improved.after(record, self.plan.judge)
         self._first = convergence.first_record(self.history, 0, 0)

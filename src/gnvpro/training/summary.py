@@ -79,9 +79,10 @@ def setup_of(problem: Problem, held_out: HeldOut | None, method: object) -> dict
     head = network.n_targets * (network.n_features + network.bias)
     shape = " and ".join(" x ".join(map(str, shape)) or "1" for shape in shapes_of(problem.inputs))
     return {
-        "model": f"{type(network.model).__name__}: {theta} parameters before the head, {head} in the head",
+        "model": f"{type(problem.working.given).__name__}: {theta} parameters before the head, {head} in the head",
         "data": f"{len(problem.inputs)} samples of {shape} inputs and {network.n_targets} outputs, "
-        f"{str(network.dtype).removeprefix('torch.')} on {problem.inputs.device}",
+        f"on {problem.inputs.device}",
+        "precision": problem.working.reason,
         "validation": "none" if held_out is None else f"{len(held_out.inputs)} samples",
         "loss": described(problem.loss),
         "method": described(method),

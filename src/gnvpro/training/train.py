@@ -245,7 +245,7 @@ def train(
         if rise is not None:
             rise.warn(stacklevel=3)
         return Result(
-            run.problem.network.model,
+            run.problem.working.given,
             status,
             run.history,
             run.chosen,
@@ -278,6 +278,7 @@ def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
     """What decides the numbers of a run beside the samples and the model."""
     return {
         "loss": problem.loss.given,
+        "precision": problem.network.dtype,
         "theta_penalty": problem.penalty,
         "head_penalty": problem.head_penalty,
         "eliminator": problem.eliminator,
@@ -318,7 +319,7 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
         content.update({name + part: text for part, text in hashes.items()})
     settings = {**settings_of(problem, plan), "validation": held_out is not None}
     return {
-        **model_parts(problem.network.model),
+        **model_parts(problem.working.given),
         **content,
         **{name: describe(name, value) for name, value in settings.items()},
     }
