@@ -33,6 +33,7 @@ from gnvpro.data import dcr, peaks
 from gnvpro.experiments.catalogue import EXPERIMENTS, peaks_network, scaled
 from gnvpro.experiments.run import initial
 from gnvpro.experiments.settings import adjusted
+from gnvpro.methods.auto import Auto
 
 SOLVERS = ("dense", "hybrid", "krylov", "auto")
 
@@ -50,11 +51,13 @@ class Problem:
     method: gnvpro.methods.GNvpro = gnvpro.methods.GNvpro()  # noqa: RUF009 - it is frozen
     validation: tuple[Tensor, Tensor] | None = None
 
-    def solved_by(self, solver: str) -> gnvpro.extend.Method:
-        """The method with this solver, with the sizes of Krylov spaces that the problem has."""
+    def solved_by(self, solver: str, cost: str) -> gnvpro.extend.Method:
+        """Return the method with this solver, with the sizes of Krylov spaces that the problem has."""
         from gnvpro.experiments.settings import Training
 
         chosen = adjusted(Training(self.method, 0.0), solver=solver).method
+        if isinstance(chosen.solver, Auto):
+            chosen = replace(chosen, solver=replace(chosen.solver, cost=cost))
         return replace(chosen, levels=self.levels)
 
 
@@ -175,7 +178,7 @@ def watched(
             loss=problem.loss,
             theta_penalty=problem.theta_penalty,
             head_penalty=problem.head_penalty,
-            method=problem.solved_by(solver),
+            method=problem.solved_by(solver, "work" if "work" in budget else "operations"),
             validation=problem.validation,
             listeners=keep,
             **budget,
@@ -239,7 +242,7 @@ def table_of_seconds(name: str, seeds: list[int], repetitions: int, share: float
 
 
 def unlimited(case: Case) -> dict[str, float]:
-    """Neither work nor seconds, so that `auto` decides by the clock; with levels the work says when to go on to the next."""
+    """Return no limit on work, so that `auto` counts operations; with levels the work says when to go on to the next."""
     return {"work": case.work} if case.make(0).levels > 1 else {"iterations": 10**9}
 
 

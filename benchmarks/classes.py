@@ -7,8 +7,8 @@
     python -m benchmarks.classes spirals --seconds 20         20,000 points of the plane, two classes, logistic loss
 
 `auto` is `gnvpro.train(model, X, Y, loss=..., seconds=...)`, `all` the same without batches
-(`gnvpro.solvers.Auto(large=None)`), `adam-vpro` the method on batches alone; ADAM is a plain loop with a cosine that ends
-with the seconds, at several rates, its head eliminated over all samples at the end, which does not count in its seconds.
+(`Policy(batches=BatchPolicy(begin_from=None))`), `adam-vpro` the method on batches alone; ADAM is a plain loop with a
+cosine that ends with the seconds, at several rates, its head eliminated over all samples at the end, which does not count.
 Phi is the objective on the training samples. Seconds are the processor's, of one thread.
 """
 
@@ -25,6 +25,7 @@ from benchmarks.stochastic import Bench, fashion, mlp
 from torch import nn
 
 import gnvpro
+from gnvpro.policy import BatchPolicy, Policy
 
 ADAM_RATES, ADAM_BATCH = (1e-3, 3e-3, 1e-2), 128
 
@@ -157,7 +158,7 @@ def main() -> None:
     bench = BENCHES[given.problem]()
     settings: dict[str, dict[str, object]] = {
         "auto": {},
-        "all": {"solver": gnvpro.solvers.Auto(large=None)},
+        "all": {"policy": Policy(batches=BatchPolicy(begin_from=None))},
         "adam-vpro": {"method": "adam-vpro"},
         "hybrid": {"solver": "hybrid"},
     }

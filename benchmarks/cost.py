@@ -9,7 +9,9 @@
 3. Seconds in inner solves over all seconds of training on an Indian-Pines-sized problem with max_rank=50. Goal: 3%.
    Synthetic spectra of that size; with --data-dir, the real ones (indian_pines/Indian_pines_corrected.mat and
    Indian_pines_gt.mat below it).
-4. Value and gradient of the reduced objective where everything is small (400 samples, a 3-16-16-20 tanh network): as
+4. The cost model of `gnvpro.policy.cost`: seconds of a pass, an evaluation and an exact step, measured and predicted, and
+   the constants that fit the measurements best (nonnegative least squares on ratios).
+5. Value and gradient of the reduced objective where everything is small (400 samples, a 3-16-16-20 tanh network): as
    gnvpro computes them, by autograd, and by nothing but the tensor operations that cannot be left out.
 """
 
@@ -26,12 +28,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import scipy.io
+import scipy.optimize
 import torch
 from torch import Tensor, nn
 
 import gnvpro
+from gnvpro.methods.costs import prices_of, sizes_of
+from gnvpro.methods.protocol import Budget, Start
+from gnvpro.methods.solvers import Dense
 from gnvpro.network.passes import PassPlan
-from gnvpro.networks import ConvNet, NeuralODE
+from gnvpro.networks import MLP, ConvNet, NeuralODE
 from gnvpro.objectives.reduced import ReducedPoint
 
 F64 = torch.float64
@@ -231,6 +237,68 @@ def evaluation(repetitions: int) -> None:
     )
 
 
+MODEL_CASES: dict[str, tuple[int, int, list[int], int]] = {  # samples, inputs, widths, outputs
+    "100 2-5-1": (100, 2, [5], 1),
+    "400 3-16-16-20": (400, 3, [16, 16], 20),
+    "2000 8-16-1": (2000, 8, [16], 1),
+    "10000 3-30-1": (10_000, 3, [30], 1),
+    "2000 20-32-32-1": (2000, 20, [32, 32], 1),
+    "20000 20-32-2": (20_000, 20, [32], 2),
+    "5000 50-32-10": (5000, 50, [32], 10),
+}
+
+
+def quickest(task: Callable[[], object], repetitions: int) -> float:
+    """Least processor seconds of a task."""
+    taken = []
+    for _ in range(repetitions):
+        begun = time.process_time()
+        task()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+def model_cases() -> dict[str, gnvpro.Problem]:
+    """Problems of several sizes, with layers that are dense or run several times."""
+    made = {name: (MLP(i, w, n_outputs=o, dtype=F64), n, i, o) for name, (n, i, w, o) in MODEL_CASES.items()}
+    cdr = nn.Sequential(NeuralODE(55, 8, 8, 4.0), nn.Linear(8, 72)).to(F64)
+    made["cdr"] = (cdr, 400, 55, 72)
+    return {
+        name: gnvpro.Problem(model, torch.randn(n, i, dtype=F64), torch.randn(n, o, dtype=F64), loss="least_squares")
+        for name, (model, n, i, o) in made.items()
+    }
+
+
+def cost_model(repetitions: int) -> None:
+    """Measured and predicted costs, and the constants that fit best."""
+    rows, seconds = [], []
+    print("\ncost model (ms, measured / predicted)")
+    print(f"{'':18}{'pass':>18}{'evaluation':>18}{'exact step':>20}")
+    for name, problem in model_cases().items():
+        sizes = sizes_of(problem)
+        point = problem.reduced.at(problem.theta())
+        v, u = torch.randn_like(point.x), torch.randn_like(point.linearization.features)
+        both = (lambda lin=point.linearization, v=v: lin.jvp(v), lambda lin=point.linearization, u=u: lin.vjp(u))
+        each = sum(quickest(task, repetitions) for task in both) / 2
+        evaluation = quickest(lambda at=point: at.problem.reduced.at(at.x, at).value, repetitions)
+        steps = Dense().begin(problem, Start(problem.theta()), Budget(problem.meter, math.inf), None)
+        exact = []
+        for _ in range(6):
+            begun = time.process_time()
+            report = steps.iterate()
+            if report is not None and report.accepted:
+                exact.append(time.process_time() - begun)
+        prices = prices_of(Dense(), problem, sizes)
+        measured = each, evaluation, statistics.median(exact[1:] or exact or [math.nan])
+        predicted = prices.of_pass, prices.of_pass + prices.of_step, prices.of_exact_step
+        pairs = zip(measured, predicted, strict=True)
+        print(f"{name:18}" + "".join(f"{1e3 * a:10.2f} /{1e3 * b:7.2f}" for a, b in pairs), flush=True)
+        rows.append([sizes.calls, sizes.samples * sizes.products, sizes.samples * sizes.numbers])
+        seconds.append(each)
+    best, _ = scipy.optimize.nnls(torch.tensor(rows) / torch.tensor(seconds)[:, None], torch.ones(len(rows)))
+    print("a pass is fitted best by call {:.1e} s, product {:.1e} s, number {:.1e} s".format(*best))
+
+
 def peak_memory() -> float:
     """Peak resident memory in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -258,7 +326,7 @@ def main() -> None:
     parser.add_argument("--work", type=float, default=400.0, help="budget of the training run")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="of the ratios")
-    parser.add_argument("--only", choices=["growth", "passes", "inner", "evaluation"], help="one part")
+    parser.add_argument("--only", choices=["growth", "passes", "inner", "evaluation", "model"], help="one part")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
@@ -267,6 +335,8 @@ def main() -> None:
         growth(arguments.repetitions)
     if arguments.only in (None, "passes"):
         passes(arguments.cases, arguments.repetitions)
+    if arguments.only in (None, "model"):
+        cost_model(arguments.repetitions)
     if arguments.only in (None, "evaluation"):
         evaluation(arguments.repetitions)
     if arguments.only in (None, "inner"):

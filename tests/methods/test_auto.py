@@ -15,15 +15,16 @@ from torch import nn
 
 import gnvpro
 from checks import F64
-from gnvpro.methods import costs as costing
+from clocks import run_wildly
 from gnvpro.methods.auto import LateSpaces
-from gnvpro.methods.costs import Costs
+from gnvpro.methods.costs import Costs, prices_of, sizes_of, thrifty
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.race import Cheap, Race
 from gnvpro.methods.steps import QuasiNewtonSteps
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.work import WorkMeter
 from gnvpro.networks import NeuralODE
+from gnvpro.policy import BatchPolicy, CostPolicy, Policy, SolverPolicy
 
 INPUTS = torch.rand(150, 3, generator=torch.Generator().manual_seed(5), dtype=F64) * 4 - 2
 LABELS = (INPUTS[:, 0] * INPUTS[:, 1] > INPUTS[:, 2].sin()).long() + (INPUTS.square().sum(1) > 4).long()
@@ -34,7 +35,7 @@ def trained(loss: str = "multinomial", solver: gnvpro.solvers.Auto | None = None
     torch.manual_seed(3)
     classify = loss == "multinomial"
     model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
-    settings = {"loss": loss, "head_penalty": 1e-4, "theta_penalty": 1e-4, **more}
+    settings = {"loss": loss, "head_penalty": 1e-4, "theta_penalty": 1e-4, "policy": RACED, **more}
     method = settings.pop("method", gnvpro.methods.GNvpro(solver=solver or gnvpro.solvers.Auto()))
     return gnvpro.train(model, INPUTS, LABELS if classify else REAL, method=method, **settings)
 
@@ -44,70 +45,60 @@ def kinds(records: Any) -> list[str]:
     return [kind for kind, _ in itertools.groupby(record.solver for record in records if record.solver)]
 
 
-@pytest.fixture
-def raced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cheap steps are tried, though the matrices are small here."""
-    monkeypatch.setattr("gnvpro.methods.auto.FEW_DIRECTIONS", 1)
-    monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 0)
+BY_WORK = gnvpro.solvers.Auto(cost="work")
+RACED = Policy(solver=SolverPolicy(cheap_first=0.0))  # cheap steps are tried, though the matrices are small here
 
 
 # -- what is taken
 
 
 def test_a_small_matrix_is_made_at_every_step() -> None:
-    assert kinds(trained(work=60).history) == ["dense"]
-    assert kinds(trained("least_squares", iterations=5).history) == ["dense"]
+    assert kinds(trained(work=60, policy=None).history) == ["dense"]
+    assert kinds(trained("least_squares", iterations=5, policy=None).history) == ["dense"]
 
 
-def test_by_work_nothing_but_exact_steps_where_they_cost_little_more_than_cheap_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_by_work_nothing_but_exact_steps_where_they_cost_little_more_than_cheap_ones() -> None:
     """Two rows, a trial and a probe: four passes, two quasi-Newton steps."""
-    monkeypatch.setattr("gnvpro.methods.auto.FEW_DIRECTIONS", 1)
-    assert kinds(trained("least_squares", work=200).history) == ["dense"]
+    assert kinds(trained("least_squares", BY_WORK, work=200, policy=None).history) == ["dense"]
 
 
-@pytest.mark.usefixtures("raced")
 @pytest.mark.parametrize(
-    ("loss", "budget", "first"),
+    ("loss", "cost", "first"),
     [
-        ("least_squares", {"work": 120}, "hybrid"),
-        ("multinomial", {"work": 120}, "hybrid"),
-        ("least_squares", {"iterations": 40}, "hybrid"),
-        ("multinomial", {"iterations": 40}, "krylov"),
+        ("least_squares", "work", "hybrid"),
+        ("multinomial", "work", "hybrid"),
+        ("least_squares", "operations", "hybrid"),
+        ("multinomial", "operations", "krylov"),
+        ("least_squares", "seconds", "hybrid"),
     ],
 )
-def test_begins_with_cheap_steps_and_takes_exact_ones(loss: str, budget: dict[str, Any], first: str) -> None:
-    taken = kinds(trained(loss, **budget).history)
+def test_begins_with_cheap_steps_and_takes_exact_ones(loss: str, cost: str, first: str) -> None:
+    taken = kinds(trained(loss, gnvpro.solvers.Auto(cost=cost), work=400, iterations=40).history)
     assert taken[0] == first
     assert "dense" in taken
 
 
-@pytest.mark.usefixtures("raced")
-def test_gives_its_settings_to_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnvpro.methods.race.LEAST_WINDOW", 2)
+def test_gives_its_settings_to_its_steps() -> None:
+    policy = Policy(solver=SolverPolicy(cheap_first=0.0, least_window=2))
     solver = gnvpro.solvers.Auto(max_rank=2, rtol=0.0, dense=gnvpro.solvers.Dense(step_control="damping"))
-    history = trained(solver=solver, iterations=30).history[1:]
+    history = trained(solver=solver, iterations=30, policy=policy).history[1:]
     assert {r.rank for r in history if r.solver == "krylov"} == {2}
     exact = [r for r in history if r.solver == "dense"]
     assert exact
     assert all(r.damping is not None and r.radius is None for r in exact)
 
 
-@pytest.mark.usefixtures("raced")
 def test_exact_steps_follow_where_cheap_ones_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuasiNewtonSteps, "iterate", lambda self: None)
     assert kinds(trained("least_squares", work=40).history) == ["dense"]
 
 
-@pytest.mark.usefixtures("raced")
 @pytest.mark.parametrize("work", [2, 3, 4, 5, 9, 23, 50])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_stays_within_the_budget(loss: str, work: float) -> None:
     assert trained(loss, work=work).work <= work
 
 
-@pytest.mark.usefixtures("raced")
 def test_later_batches_begin_with_exact_steps_and_levels_with_cheap_ones() -> None:
     method = gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(len(INPUTS) // 2, iterations=3))
     history = trained("least_squares", work=100, method=method).history
@@ -118,23 +109,35 @@ def test_later_batches_begin_with_exact_steps_and_levels_with_cheap_ones() -> No
         assert next(r.solver for r in history if r.level == level and r.solver) == "hybrid"
 
 
-def test_the_hybrid_where_exact_steps_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hybrid_where_exact_steps_cannot_be_had() -> None:
     method = gnvpro.methods.GNvpro(solver=gnvpro.solvers.Auto(max_rank=10), memory=1e5)
     assert kinds(trained(work=60, method=method).history) == ["hybrid"]
-    monkeypatch.setattr("gnvpro.methods.auto.MAX_EXACT_FLOPS", 1e5)
-    assert kinds(trained(solver=gnvpro.solvers.Auto(max_rank=10), work=60).history) == ["hybrid"]
+    never = Policy(solver=SolverPolicy(exact_below=1e-6))
+    assert kinds(trained(solver=gnvpro.solvers.Auto(max_rank=10), work=60, policy=never).history) == ["hybrid"]
 
 
-@pytest.mark.usefixtures("raced")
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_by_counts_two_runs_are_the_same_and_the_clock_is_not_looked_at(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    solver = gnvpro.solvers.Auto(reproducible=True)
-    first = trained(loss, solver, iterations=25).history
-    monkeypatch.setattr(costing.time, "process_time", lambda: pytest.fail("the clock was looked at"))
-    assert trained(loss, solver, iterations=25).history.column("loss") == first.column("loss")
-    assert len(set(first.column("solver"))) > 2  # none at the start, and two kinds
+def test_a_clock_that_runs_wildly_changes_no_bit(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = trained(loss, iterations=25)
+    run_wildly(monkeypatch)
+    again = trained(loss, iterations=25)
+    assert again.history.column("loss") == first.history.column("loss")
+    assert len(set(first.history.column("solver"))) > 2  # none at the start, and two kinds
+    for p, q in zip(first.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("policy", [None, RACED, Policy(batches=BatchPolicy(begin_from=100, steps=60))])
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+@pytest.mark.parametrize("cost", ["operations", "work"])
+def test_a_limit_that_is_not_reached_changes_no_bit(cost: str, loss: str, policy: Policy | None) -> None:
+    runs = [
+        trained(loss, gnvpro.solvers.Auto(cost=cost), iterations=25, policy=policy, **limits)
+        for limits in ({}, {"work": 1e9}, {"work": 1e7, "seconds": 1e9} if policy in (None, RACED) else {"work": 1e7})
+    ]
+    for run in runs[1:]:
+        assert run.history.column("loss") == runs[0].history.column("loss")
+        assert run.history.column("solver") == runs[0].history.column("solver")
 
 
 def raced_to_exact_steps(loss: str) -> Race:
@@ -142,7 +145,7 @@ def raced_to_exact_steps(loss: str) -> Race:
     torch.manual_seed(3)
     classify = loss == "multinomial"
     model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
-    problem = gnvpro.Problem(model, INPUTS, LABELS if classify else REAL, loss=loss)
+    problem = gnvpro.Problem(model, INPUTS, LABELS if classify else REAL, loss=loss, policy=RACED)
     running = gnvpro.solvers.Auto().begin(
         problem, Start(problem.theta()), Budget(WorkMeter(len(INPUTS)), math.inf), None
     )
@@ -152,7 +155,6 @@ def raced_to_exact_steps(loss: str) -> Race:
     return running
 
 
-@pytest.mark.usefixtures("raced")
 def test_exact_steps_begin_with_the_radius_of_krylov_steps() -> None:
     """With a safe radius of their own they took six steps to make it a thousand times as long (peaks)."""
     race = raced_to_exact_steps("multinomial")
@@ -163,7 +165,6 @@ def test_exact_steps_begin_with_the_radius_of_krylov_steps() -> None:
     assert report.radius == race.kinds["cheap"].bound
 
 
-@pytest.mark.usefixtures("raced")
 def test_the_first_damping_of_exact_steps_falls_with_the_root_of_the_objective() -> None:
     race = raced_to_exact_steps("least_squares")
     race.first_value = 1e4 * race.point.value
@@ -171,14 +172,13 @@ def test_the_first_damping_of_exact_steps_falls_with_the_root_of_the_objective()
     assert race.current.first_damping == pytest.approx(1e-2)
 
 
-@pytest.mark.usefixtures("raced")
-def test_what_the_clock_decided_is_taken_up_again() -> None:
+def test_what_was_counted_is_taken_up_again() -> None:
     running = raced_to_exact_steps("least_squares")
     problem, budget, state = running.point.problem, running.budget, running.state()
     again = gnvpro.solvers.Auto().begin(problem, Start(problem.theta()), budget, state)
     assert isinstance(again, Race)
     assert (again.name, again.trail, again.patience) == (running.name, running.trail, running.patience)
-    assert again.costs.spent() >= running.trail[-1][0]
+    assert again.costs.spent == running.trail[-1][0]
     assert again.kinds == running.kinds
     assert again.exact_cost == running.exact_cost
     assert torch.equal(again.point.theta, running.point.theta)
@@ -197,18 +197,19 @@ class FakeCosts:
     """A clock that the steps themselves move."""
 
     clock: Clock
-    exact: float
-    kind: str = "counts"
+    exact_step: float
+    dense: Any
     matrices: int = 0
+    steps: int = 0
+    cheap_first: bool = True
+    exact_seconds: float = 0.0
 
+    @property
     def spent(self) -> float:
         return self.clock.now
 
-    def of_exact_step(self, of_pass: float) -> float:
-        return self.exact
-
-    def thrifty(self, dense: Any, of_pass: float) -> Any:
-        return dense
+    def calibrate(self, of_cheap_step: float) -> None:
+        pass
 
 
 class FakeSteps:
@@ -223,7 +224,7 @@ class FakeSteps:
     def iterate(self) -> StepReport:
         self.clock.now += self.cost
         self.point = SimpleNamespace(
-            value=self.point.value * math.exp(-self.gain(self.point.value)), theta=None, problem=None
+            value=self.point.value * math.exp(-self.gain(self.point.value)), theta=None, problem=self.point.problem
         )
         return StepReport(True)
 
@@ -255,9 +256,9 @@ def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pyte
         step_passes=lambda *sizes: 10,
     )
     cheap = Cheap(lambda point, bound, _: FakeSteps(clock, 2.0, cheap_gain, point), two_passes=True)  # type: ignore[arg-type, return-value]
-    start: Any = SimpleNamespace(value=1.0, theta=None, problem=None)
-    costs: Any = FakeCosts(clock, 20.0)
-    race = Race(dense, cheap, costs, start, Budget(WorkMeter(1), math.inf), None)
+    start: Any = SimpleNamespace(value=1.0, theta=None, problem=SimpleNamespace(policy=Policy()))
+    costs: Any = FakeCosts(clock, 20.0, dense)
+    race = Race(cheap, costs, start, Budget(WorkMeter(1), math.inf), None)
     for goal in [10.0 ** (-k / 2) for k in range(2, 13)]:
         while race.point.value > goal:
             assert race.iterate()
@@ -265,69 +266,67 @@ def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pyte
         assert clock.now <= 1.3 * best + 60, f"Phi = {goal:.1e}: {clock.now:g} against {best:g}"
 
 
+def small_problem(n: int, width: int = 30, **settings: Any) -> gnvpro.Problem:
+    model = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 1)).double()
+    return gnvpro.Problem(
+        model, torch.rand(n, 3, dtype=F64), torch.rand(n, 1, dtype=F64), loss="least_squares", **settings
+    )
+
+
 def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
     """Each has a clock of its own; were they to decide differently, they would wait for each other for ever."""
-    problem = gnvpro.Problem(
-        nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double(),
-        torch.rand(9, 2, dtype=torch.float64),
-        torch.rand(9, 1, dtype=torch.float64),
-        loss="least_squares",
-    )
+    problem = small_problem(9)
     budget = Budget(problem.meter, math.inf)
-    assert Costs(gnvpro.solvers.Dense(), False, problem, budget).kind == "seconds"
+    assert Costs("seconds", gnvpro.solvers.Dense(), problem, budget).kind == "seconds"
     monkeypatch.setattr(problem.processes, "alone", False)
-    assert Costs(gnvpro.solvers.Dense(), False, problem, budget).kind == "counts"
+    assert Costs("seconds", gnvpro.solvers.Dense(), problem, budget).kind == "operations"
 
 
-@pytest.mark.parametrize("kind", ["seconds", "counts", "work"])
-@pytest.mark.parametrize(("per_flop", "n"), [(1e-6, 5000), (1e-15, 5000), (1e-6, 3000)])
-def test_the_matrix_is_of_a_part_where_seconds_count_and_squaring_takes_most_of_them(
-    kind: str, per_flop: float, n: int
-) -> None:
-    problem = gnvpro.Problem(
-        nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 1)).double(),
-        torch.rand(n, 3, dtype=torch.float64),
-        torch.rand(n, 1, dtype=torch.float64),
-        loss="least_squares",
-    )
-    budget = Budget(problem.meter, math.inf, work_is_scarce=kind == "work")
-    costs = Costs(gnvpro.solvers.Dense(), kind == "counts", problem, budget)
-    costs.__dict__["seconds_per_flop"] = per_flop
-    dense = costs.thrifty(gnvpro.solvers.Dense(), 1e-3)
-    if kind == "seconds" and per_flop == 1e-6 and n == 5000:
-        assert dense.samples == 3 * 120  # rows of one target for 120 directions
-        assert costs.of_exact_step(1e-3) < 0.2 * Costs(gnvpro.solvers.Dense(), False, problem, budget).flops * per_flop
+def test_costs_are_sums_of_passes_matrices_and_steps() -> None:
+    problem = small_problem(50)
+    costs = Costs("operations", gnvpro.solvers.Dense(), problem, Budget(problem.meter, math.inf))
+    each = costs.predicted
+    problem.meter.count(50, 7)
+    costs.matrices, costs.steps = 3, 2
+    assert costs.spent == pytest.approx(7 * each.of_pass + 3 * each.of_matrix + 2 * each.of_step)
+    assert costs.exact_step == pytest.approx(3 * each.of_pass + each.of_matrix + each.of_step)
+    by_work = Costs("work", gnvpro.solvers.Dense(), problem, Budget(problem.meter, math.inf))
+    problem.meter.count(50, 7)
+    by_work.matrices = 3
+    assert (by_work.spent, by_work.exact_step, by_work.cheap_step) == (7, 3, 2)
+
+
+@pytest.mark.parametrize(("square", "n"), [(1e-6, 5000), (1e-15, 5000), (1e-6, 3000)])
+def test_the_matrix_is_of_a_part_if_squaring_takes_most_of_a_step(square: float, n: int) -> None:
+    policy = Policy(cost=CostPolicy(square=square, number=0.0, step=0.0))
+    problem, dense = small_problem(n, policy=policy), gnvpro.solvers.Dense()
+    sizes = sizes_of(problem)
+    part = thrifty(dense, problem, sizes)
+    if square == 1e-6 and n == 5000:
+        assert part.samples == 3 * 120  # rows of one target for 120 directions
+        whole, less = (prices_of(each, problem, sizes).of_exact_step for each in (dense, part))
+        assert less < 0.5 * whole
     else:
-        assert dense == costs.dense == gnvpro.solvers.Dense()
+        assert part == dense
+    budget = Budget(problem.meter, math.inf)
+    assert Costs("operations", dense, problem, budget).dense == part
+    assert Costs("work", dense, problem, budget).dense == dense
 
 
-def test_batches_last_as_long_as_the_matrix_of_a_part_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exact step of all samples would take 72 s, of a part 5 s: 1000 s have room for sixty of these."""
-    monkeypatch.setattr(Costs, "seconds_per_flop", 1e-6)
-    model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 1)).double()
-    problem = gnvpro.Problem(
-        model, torch.rand(5000, 3, dtype=F64), torch.rand(5000, 1, dtype=F64), loss="least_squares"
-    )
-    budget = Budget(problem.meter, math.inf, seconds=1000.0, clock=lambda: 0.0)
-    assert 200 < gnvpro.solvers.Auto()._part_for_batches(problem, budget).seconds < 2000 / 3
-
-
-def test_what_the_clock_said_on_parts_is_resumed(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr("gnvpro.methods.costs.ROWS", 1)
-    monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 1e9)  # exact steps at once
-    monkeypatch.setattr(Costs, "seconds_per_flop", 1e-6)
+def test_a_run_with_matrices_of_a_part_is_resumed(tmp_path) -> None:
     generator = torch.Generator().manual_seed(0)
-    X = torch.rand(1300, 3, dtype=torch.float64, generator=generator)
+    X = torch.rand(3700, 3, dtype=torch.float64, generator=generator)
+    policy = Policy(solver=SolverPolicy(cheap_first=math.inf), cost=CostPolicy(square=1e-6))
 
     def run(**more: Any) -> gnvpro.Result:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 1)).double()
-        return gnvpro.train(model, X, torch.sin(4 * X.prod(1, keepdim=True)), loss="least_squares", **more)
+        y = torch.sin(4 * X.prod(1, keepdim=True))
+        return gnvpro.train(model, X, y, loss="least_squares", policy=policy, **more)
 
     whole = run(iterations=6)
     assert whole.history[-1].work % 1 != 0  # of a part
     run(iterations=3, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Costs, "seconds_per_flop", 1e-15)  # now the clock would say otherwise
     resumed = run(iterations=6, checkpoint=tmp_path / "run", resume=True)
     assert resumed.history.column("loss") == whole.history.column("loss")
 
@@ -338,12 +337,11 @@ def test_no_krylov_space_where_an_exact_step_costs_less(exact_in_steps: float, r
     problem = gnvpro.Problem(
         nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 2)).double(), INPUTS, REAL, loss="least_squares"
     )
-    spaces = LateSpaces(lambda: exact_in_steps, 20, 0.0, Budget(problem.meter, math.inf))
+    spaces = LateSpaces(lambda: exact_in_steps, 20, 0.0, Budget(problem.meter, math.inf), 60)
     assert spaces(problem.reduced.at(problem.theta())).rank == rank
     assert [spaces.pays() for _ in range(60)] == 59 * [False] + [rank == 20]
 
 
-@pytest.mark.usefixtures("raced")
 def test_cheap_steps_that_gain_clearly_less_are_given_up_after_three() -> None:
     race = raced_to_exact_steps("least_squares")
     race._enter("cheap", race.point)

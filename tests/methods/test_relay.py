@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,22 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import gnvpro
-from gnvpro.methods import auto, costs, pace, readings, relay
+from clocks import run_wildly
+from gnvpro.methods import pace, readings
 from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
 from stochastic_cases import network, samples
 
-LARGE = gnvpro.solvers.Auto(large=300)
+# What is few and short enough for a test.
+BATCHES = BatchPolicy(begin_from=300, steps=160, least_passes=10.0)
+SMALL = Policy(solver=SolverPolicy(cheap_first=0.0), batches=BATCHES)
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is few and short enough for a test."""
-    monkeypatch.setattr(auto, "FEW_DIRECTIONS", 10)
-    monkeypatch.setattr(relay, "STEPS", 160)
-    monkeypatch.setattr(relay, "LEAST_PASSES", 10.0)
-
-
-def trained(loss: str = "least_squares", solver: Any = LARGE, n: int = 400, **settings: Any) -> gnvpro.Result:
+def trained(loss: str = "least_squares", n: int = 400, **settings: Any) -> gnvpro.Result:
     x, y = samples(n, loss)
-    method = settings.pop("method", gnvpro.methods.GNvpro(solver=solver))
-    return gnvpro.train(network(), x, y, loss=loss, method=method, **settings)
+    return gnvpro.train(network(), x, y, loss=loss, **{"policy": SMALL, **settings})
 
 
 def kinds(result: gnvpro.Result) -> list[str]:
@@ -66,7 +62,7 @@ def test_the_head_in_the_model_is_eliminated_over_all_samples() -> None:
 
 def test_cross_entropy_begins_on_batches_too_and_ends_with_the_head_of_all_samples() -> None:
     x, y = samples(400, "multinomial")
-    result = trained("multinomial", work=40)
+    result = trained("multinomial", work=20)
     assert kinds(result) == ["adam-vpro"]
     assert result.history[-1].loss < 0.6 * result.history[0].loss
     problem = gnvpro.Problem(result.model, x, y, loss="multinomial")
@@ -77,26 +73,20 @@ def test_cross_entropy_begins_on_batches_too_and_ends_with_the_head_of_all_sampl
 
 
 @pytest.mark.parametrize(
-    ("budget", "part"),
+    ("limit", "share", "exact", "part"),
     [
-        ({"work": 100}, 100),  # fewer than 60 exact steps, of five passes each
-        ({"work": 330}, 220),  # two thirds
-        ({"work": 9000}, 300),  # as much as 60 exact steps
+        (math.inf, 0.05, True, 16.0),  # 160 steps, each two passes over a twentieth of the samples
+        (math.inf, 0.05, False, 64.0),  # four times as many if nothing follows
+        (math.inf, 0.01, True, 10.0),  # no fewer
+        (1e9, 0.05, True, 16.0),  # a larger limit changes nothing
+        (12.0, 0.05, True, 12.0),  # a smaller one cuts them short
     ],
 )
-def test_the_part_of_a_work_budget(budget: dict[str, float], part: float) -> None:
+def test_the_part_of_a_budget_for_batches(limit: float, share: float, exact: bool, part: float) -> None:
     meter = WorkMeter(1000, sample_passes=2000)
-    given = Budget(meter, meter.work + budget["work"], work_is_scarce=True)
-    assert part_for_batches(given, "work", 5.0, 0.05).limit == pytest.approx(2 + part)
-
-
-@pytest.mark.parametrize(("seconds", "part"), [(100.0, 100.0), (150.0, 100.0), (900.0, 120.0)])
-def test_the_part_of_a_budget_of_seconds(seconds: float, part: float) -> None:
-    given = Budget(WorkMeter(1000), math.inf, seconds=7 + seconds, clock=lambda: 7.0)
-    made = part_for_batches(given, "seconds", 2.0, 0.05)
-    assert (made.seconds, made.limit) == (pytest.approx(7 + part), math.inf)
-    counted = part_for_batches(given, "counts", 2.0, 0.05)  # the clock decides nothing
-    assert (counted.seconds, counted.limit) == (math.inf, pytest.approx(2 * 160 * 0.05))
+    given = Budget(meter, meter.work + limit, seconds=50.0)
+    made = part_for_batches(given, BATCHES, share, exact)
+    assert (made.limit, made.seconds) == (pytest.approx(2 + part), 50.0)
 
 
 @pytest.mark.parametrize("work", [6, 9, 23, 60])
@@ -137,14 +127,15 @@ def test_small_sets_slow_files_and_batches_of_ones_own_begin_on_all_samples() ->
     x, y = samples(400, "least_squares")
     loader = DataLoader(TensorDataset(x, y), batch_size=50)
     slow, in_order = (
-        gnvpro.train(network(), *given, loss="least_squares", method=gnvpro.methods.GNvpro(solver=LARGE), iterations=2)
+        gnvpro.train(network(), *given, loss="least_squares", policy=SMALL, iterations=2)
         for given in ((InChunks(x), InChunks(y)), (loader,))
     )
     for result in (
         trained(n=299, iterations=2),
-        trained(solver="auto", iterations=2),
-        trained(solver=gnvpro.solvers.Auto(large=None), iterations=2),
-        trained(method=gnvpro.methods.GNvpro(solver=LARGE, batches=gnvpro.methods.Batches(350)), work=20),
+        trained(policy=None, iterations=2),
+        trained(policy=replace(SMALL, batches=BatchPolicy(begin_from=None)), iterations=2),
+        trained(policy=replace(SMALL, solver=SolverPolicy(cheap_first=math.inf)), iterations=2),
+        trained(method=gnvpro.methods.GNvpro(batches=gnvpro.methods.Batches(350)), work=20),
         trained(head_penalty="auto", iterations=2),
         slow,
         in_order,
@@ -164,7 +155,7 @@ def test_memory_maps_and_datasets_begin_on_batches_as_tensors_do(
         np.save(tmp_path / f"{name}.npy", values.numpy())
         files.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
     held, *others = (
-        gnvpro.train(network(), *given, loss=loss, method=gnvpro.methods.GNvpro(solver=LARGE), work=30)
+        gnvpro.train(network(), *given, loss=loss, policy=SMALL, work=30)
         for given in ((x, y), files, (TensorDataset(x, y),))
     )
     assert kinds(held)[0] == "adam-vpro"
@@ -187,8 +178,8 @@ def test_levels_begin_on_batches_once() -> None:
     torch.manual_seed(0)
     x, y = samples(400, "least_squares")
     model = torch.nn.Sequential(gnvpro.networks.NeuralODE(4, 6, depth=2), torch.nn.Linear(6, 3)).double()
-    method = gnvpro.methods.GNvpro(solver=LARGE, levels=2)
-    history = gnvpro.train(model, x, y, loss="least_squares", method=method, work=[30, 30]).history
+    method, policy = gnvpro.methods.GNvpro(levels=2), SMALL
+    history = gnvpro.train(model, x, y, loss="least_squares", method=method, work=[20, 20], policy=policy).history
     assert {record.solver for record in history if record.level == 0} == {None, "adam-vpro"}
     assert "adam-vpro" not in {record.solver for record in history if record.level == 1}
 
@@ -206,7 +197,7 @@ def test_weights_and_validation() -> None:
             loss="least_squares",
             sample_weight=weights[rows],
             validation=(x[:50], y[:50]),
-            method=gnvpro.methods.GNvpro(solver=LARGE),
+            policy=SMALL,
             iterations=12,
         )
         losses.append(result.history.column("validation_loss"))
@@ -217,11 +208,10 @@ def test_weights_and_validation() -> None:
 # -- the same way again
 
 
-def test_by_counts_the_clock_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    solver = gnvpro.solvers.Auto(large=300, reproducible=True)
-    first = trained(solver=solver, iterations=40)
-    monkeypatch.setattr(costs.time, "process_time", lambda: pytest.fail("the clock was looked at"))
-    assert trained(solver=solver, iterations=40).history.column("loss") == first.history.column("loss")
+def test_a_clock_that_runs_wildly_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = trained(iterations=40)
+    run_wildly(monkeypatch)
+    assert trained(iterations=40).history.column("loss") == first.history.column("loss")
     assert len(kinds(first)) > 1
 
 
@@ -231,10 +221,8 @@ class Stop(Exception):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [{"work": 70}, {"iterations": 24}])
-def test_it_resumes_to_the_last_bit(budget: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_to_the_last_bit(budget: dict[str, float], tmp_path: Path) -> None:
     """After the first steps, in the trials, among the epochs, and when Gauss-Newton steps have followed."""
-    monkeypatch.setattr(relay, "FEW_EXACT_STEPS", 5)
-    solver = gnvpro.solvers.Auto(large=300, reproducible=True)
 
     def run(path: Path, at: int | None, resume: bool) -> gnvpro.Result:
         def listen(record: gnvpro.extend.Record) -> None:
@@ -242,7 +230,7 @@ def test_it_resumes_to_the_last_bit(budget: dict[str, float], tmp_path: Path, mo
                 raise Stop
 
         checkpoint = gnvpro.Checkpoint(path, every=1)
-        return trained(solver=solver, checkpoint=checkpoint, resume=resume, listeners=listen, **budget)
+        return trained(checkpoint=checkpoint, resume=resume, listeners=listen, **budget)
 
     whole = run(tmp_path / "whole", None, False)
     on_batches = whole.history.column("solver").count("adam-vpro")

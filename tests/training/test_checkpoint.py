@@ -16,6 +16,7 @@ from torch import nn
 import gnvpro
 from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.networks import NeuralODE
+from gnvpro.policy import Policy, SolverPolicy
 from gnvpro.training import checkpoint
 
 INPUTS = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(20, 3)
@@ -93,14 +94,12 @@ def test_a_run_interrupted_after_any_iteration_goes_on_to_the_same_bits(name, tm
 
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_same_bits(tmp_path, monkeypatch, loss):
+def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_same_bits(tmp_path, loss):
     """`auto` takes cheap steps and exact ones by turns."""
-    monkeypatch.setattr("gnvpro.methods.auto.FEW_DIRECTIONS", 1)  # there are few here
-    monkeypatch.setattr("gnvpro.methods.race.MIN_CHEAP_STEPS", 0)
-    monkeypatch.setattr("gnvpro.methods.race.LEAST_WINDOW", 4)
-    monkeypatch.setattr("gnvpro.methods.race.STINT", 3)
     cheap = "hybrid"
-    more = {"work": 400, "iterations": 30, "solver": gnvpro.solvers.Auto(max_rank=4), "loss": loss}
+    policy = Policy(solver=SolverPolicy(cheap_first=0.0, least_window=4, judged_after=3))
+    solver = gnvpro.solvers.Auto(max_rank=4, cost="work")
+    more = {"work": 400, "iterations": 30, "solver": solver, "loss": loss, "policy": policy}
     expected = run("gnvpro", **more)
     kinds = [record.solver for record in expected.history]
     begun = [kinds.index(cheap), kinds.index("dense")]

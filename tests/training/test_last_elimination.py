@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,15 +14,17 @@ from torch import Tensor
 import gnvpro
 from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.head.newton import Newton
-from gnvpro.methods import auto, readings, relay
+from gnvpro.methods import readings
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
 from gnvpro.problem.misfit import Misfit
 from gnvpro.training import run as training_run
 from stochastic_cases import network, samples
 
 LAST = "head eliminated over the whole training set"
+SMALL = Policy(solver=SolverPolicy(cheap_first=0.0), batches=BatchPolicy(begin_from=300))
 BATCHES = {
     "adam-vpro": gnvpro.methods.AdamVPro(),
-    "relay": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Auto(large=300, reproducible=True)),
+    "relay": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Auto()),
     "gnvpro in batches": gnvpro.methods.GNvpro(solver="dense", batches=gnvpro.methods.Batches(150, iterations=2)),
 }
 LOSSES = ("least_squares", "multinomial")
@@ -35,12 +37,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings see a part of the samples; few are many."""
     monkeypatch.setattr(readings, "SEEN", 120)
     monkeypatch.setattr(readings, "PER_ENTRY", 1)
-    monkeypatch.setattr(auto, "FEW_DIRECTIONS", 10)
 
 
 def trained(name: str, loss: str, model: torch.nn.Module | None = None, **settings: Any) -> gnvpro.Result:
     x, y = samples(400, loss)
-    return gnvpro.train(network() if model is None else model, x, y, loss=loss, method=BATCHES[name], **settings)
+    settings = {"method": BATCHES[name], "policy": SMALL, **settings}
+    return gnvpro.train(network() if model is None else model, x, y, loss=loss, **settings)
 
 
 def validation(loss: str) -> tuple[Tensor, Tensor]:
@@ -89,14 +91,12 @@ def test_however_it_ends_the_head_is_of_all_samples(name: str, loss: str, how: s
 
 
 @of_each_loss
-def test_the_best_of_the_batches_is_kept_when_other_steps_have_followed(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_of_the_batches_is_kept_when_other_steps_have_followed(loss: str) -> None:
     """By a metric that falls from record to record: the first model is the best."""
-    monkeypatch.setattr(relay, "FEW_EXACT_STEPS", 3)
+    policy = replace(SMALL, batches=BatchPolicy(begin_from=300, steps=100, least_passes=10.0))
     count = iter(range(1000))
     metrics = {"later": lambda outputs, targets: float(next(count))}
-    result = trained("relay", loss, metrics=metrics, keep="later", work=70)
+    result = trained("relay", loss, metrics=metrics, keep="later", work=70, policy=policy)
     assert result.history[-2].solver not in (None, "adam-vpro")
     start = gnvpro.Problem(network(), *samples(400, loss), loss=loss)
     problem = gnvpro.Problem(result.model, *samples(400, loss), loss=loss)
@@ -174,21 +174,20 @@ class Slow(Newton):
         return super().fit(Z, misfit, head_penalty, start)
 
 
-@pytest.mark.parametrize("solver", [None, gnvpro.solvers.Auto(large=300)])
+@pytest.mark.parametrize("solver", [None, gnvpro.solvers.Auto()])
 def test_the_seconds_of_the_last_elimination_are_put_aside(
     solver: gnvpro.solvers.Auto | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A pass takes a second, and eliminating the head over all samples ten."""
     monkeypatch.setattr(training_run.Run, "_seconds", lambda self: self.meter.work + Slow.spent[0])
     Slow.spent[0] = 0.0
-    monkeypatch.setattr(relay, "FEW_EXACT_STEPS", 1e9)  # batches to the end
     method = (
         gnvpro.methods.AdamVPro(eliminator=Slow())
         if solver is None
         else gnvpro.methods.GNvpro(eliminator=Slow(), solver=solver)
     )
     x, y = samples(400, "multinomial")
-    settings: dict[str, Any] = {"loss": "multinomial", "method": method, "seconds": 60.0}
+    settings: dict[str, Any] = {"loss": "multinomial", "method": method, "seconds": 60.0, "policy": SMALL}
     result = gnvpro.train(network(), x, y, **settings, checkpoint=tmp_path / "run")
     assert result.status is gnvpro.Status.SECONDS_SPENT
     assert result.history[-1].note == LAST

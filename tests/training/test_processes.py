@@ -19,6 +19,7 @@ import gnvpro
 from cases import Poisson
 from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.networks import MLP, NeuralODE
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
 from group import Keep, run_in_group
 
 F64 = torch.float64
@@ -80,7 +81,7 @@ CASES = {
     "no penalty": Case(settings={"solver": "krylov", "head_penalty": 0.0}, iterations=1, rtol=1e-10),
     # rounding errors of 57 steps on batches
     "auto on batches": Case(
-        settings={**SOFT, "solver": gnvpro.solvers.Auto(large=50)},
+        settings={**SOFT, "policy": Policy(batches=BatchPolicy(begin_from=50), solver=SolverPolicy(cheap_first=0.0))},
         model=lambda outputs: MLP(3, [9, 8], n_outputs=outputs, dtype=F64),
         rtol=1e-8,
     ),

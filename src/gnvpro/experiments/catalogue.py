@@ -104,11 +104,12 @@ def cifar10_network(n_inputs: int, depth: int | None) -> nn.Module:
 
 
 # GNvpro has its solver by `Experiment.solver`, or "krylov" with `--paper`; `Auto` holds the sizes of each kind of step.
+# Budgets are work units, so `Auto` compares its steps by work.
 
 
 def surrogate(work: float, depth: int = 2, levels: int = 3, dense: Dense | None = None) -> Settings:
     """The paper's surrogates: three levels for the methods on the whole set, ADAM on the deepest network alone."""
-    methods = (GNvpro(solver=Auto(dense=dense or Dense())), GaussNewton(), LBFGSvpro())
+    methods = (GNvpro(solver=Auto(dense=dense or Dense(), cost="work")), GaussNewton(), LBFGSvpro())
     trainings = {method.name: Training(method, work, depth, levels) for method in methods}
     adam = Training(TorchOptimizer(torch.optim.Adam, batch_size=2), 2 * work, depth=8)
     return Settings({**trainings, "adam": adam}, 1e-10, 1e-10, time_penalty=True)
@@ -123,17 +124,17 @@ DCR_PAPER = surrogate(1200.0)
 DCR = surrogate(1200.0, depth=8, levels=1)  # as for CDR
 
 _ELLIPSE = {
-    "gnvpro": Training(GNvpro(solver=Auto(10, 1e-3)), 500.0, iterations=50),
+    "gnvpro": Training(GNvpro(solver=Auto(10, 1e-3, cost="work")), 500.0, iterations=50),
     "gauss-newton": Training(GaussNewton(solver=Krylov(10, 1e-3)), 500.0, iterations=50),
 }
 ELLIPSE = Settings(_ELLIPSE, 1e-6, 1e-8)
 
-PEAKS = Settings({"gnvpro": Training(GNvpro(), 200.0)}, 5e-6, 1e-8)
+PEAKS = Settings({"gnvpro": Training(GNvpro(solver=Auto(cost="work")), 200.0)}, 5e-6, 1e-8)
 
 
 def indian_pines_settings(work: float, max_rank: int, depth: int | None = None, levels: int = 1) -> Settings:
     """The best model by validation kept; ADAM on the deepest network alone."""
-    methods = (GNvpro(solver=Auto(max_rank)), GaussNewton(solver=Krylov(50)), LBFGSvpro())
+    methods = (GNvpro(solver=Auto(max_rank, cost="work")), GaussNewton(solver=Krylov(50)), LBFGSvpro())
     trainings = {method.name: Training(method, work, depth, levels, keep="best") for method in methods}
     deepest = None if depth is None else depth * 2 ** (levels - 1)
     adam = Training(TorchOptimizer(torch.optim.Adam, batch_size=32), 2 * work, deepest, keep="best")
@@ -164,9 +165,9 @@ def cifar10_settings(gnvpro: GNvpro, lbfgs: LBFGSvpro, lr: float) -> Settings:
     return Settings(trainings, 1e-4, 1e-2)
 
 
-CIFAR10 = cifar10_settings(GNvpro(solver=Auto(10), batches=_LONGER), LBFGSvpro(batches=_LONGER), lr=1e-3)
+CIFAR10 = cifar10_settings(GNvpro(solver=Auto(10, cost="work"), batches=_LONGER), LBFGSvpro(batches=_LONGER), lr=1e-3)
 CIFAR10_PAPER = cifar10_settings(
-    GNvpro(solver=Auto(30), batches=_PARTS),
+    GNvpro(solver=Auto(30, cost="work"), batches=_PARTS),
     LBFGSvpro(batches=_PARTS),
     lr=5e-3,  # the paper tuned Nesterov's settings for both
 ).adjusted(eliminator=NewtonKrylov(max_rank=100, iterations=400))

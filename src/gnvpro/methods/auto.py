@@ -1,27 +1,24 @@
-"""What GNvpro does when no solver is named: whichever of cheap and exact steps gains more for what is scarce.
+"""The default solver: cheap and exact steps by turns, mostly those that reduce the loss more for what they cost.
 
-An exact step takes the whole Gauss-Newton matrix; a cheap one is a quasi-Newton step or, for losses other than least squares
-where time is scarce, a step from a Krylov space. Which is better depends on the problem, the machine and how far training is,
-so nothing is assumed: both kinds are tried, and judged by the gain that is seen,
+An exact step takes the whole Gauss-Newton matrix; a cheap one is a quasi-Newton step or, for losses other than least squares,
+a step from a Krylov space. Which is better depends on the problem and on how far training is, so both kinds are tried and
+judged by the gain that is seen,
 
-    gain  =  log(Phi before / Phi after) / cost           cost: work units where work is limited, else seconds
+    gain  =  log(Phi before / Phi after) / cost           costs: see `gnvpro.methods.costs`
 
-    begin     with cheap steps where an exact step costs as much as six of them or more; else all steps are exact
-    cheap  -> exact   when the cheap steps in the time of two exact ones no longer halve Phi; later, when they gain less than
+    begin     with cheap steps if an exact step costs as much as six of them or more; else all steps are exact
+    cheap  -> exact   when the cheap steps at the cost of two exact ones no longer halve Phi; later, when they gain less than
                       exact steps last did
     exact  -> cheap   when a stint of exact steps gained less than cheap steps last did
 
 A stint of the kind that gains less is short, and the next one waits until it is a small share of the cost since: trying what
-does not pay costs a tenth or so. What an exact step costs is known before the first one is taken: by the passes, and the
-seconds of the same products with a few rows.
+does not pay costs a tenth or so. All steps are the hybrid's if exact steps cannot be had (memory, the eliminator, the model),
+or if one would take minutes.
 
 Large sets of samples begin on random batches (`relay`); the same decisions follow from where they end.
 
-What the clock decided is part of the state, so that a resumed run goes on the same way. `Auto(reproducible=True)` counts
-operations instead of seconds: the same steps on every machine. Where exact steps cannot be had (memory, the eliminator, the
-model), or one would take minutes, all steps are the hybrid's.
-
-Legend: q -> directions, m -> rows of the Jacobian per sample (`Dense.seeds`).
+Costs are counted, so a call takes the same steps whatever else runs on the machine. A limit on work, seconds or iterations
+ends a run, and shortens what would not fit into what is left; it chooses no algorithm.
 """
 
 from __future__ import annotations
@@ -31,11 +28,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import torch
-
-from gnvpro.arguments import check_count, check_number
+from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.adam_vpro import AdamVPro
-from gnvpro.methods.costs import Costs, exact_flops
+from gnvpro.methods.costs import KINDS, Costs, prices_of, sizes_of
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
 from gnvpro.methods.race import Cheap, Race
 from gnvpro.methods.relay import Relay, part_for_batches
@@ -48,55 +43,45 @@ from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
-LARGE = 10_000  # samples
-TIMED = 2000  # samples, to know how long a pass takes
-FEW_DIRECTIONS = 100  # whose matrix costs less to make than a few cheap steps: all steps are exact
-MAX_EXACT_FLOPS = 2e12  # of an exact step; beyond, none is tried
-SPACES_AFTER = 60  # quasi-Newton steps before the first Krylov space of more than one dimension
-
 
 @dataclass(frozen=True)
 class Auto:
-    """The solver that GNvpro takes when none is named.
+    """The solver that GNvpro takes if none is named.
 
     Args:
-        max_rank: largest dimension of Krylov spaces; each costs two work units.
+        max_rank: largest dimension of Krylov spaces; each dimension costs two work units.
         rtol: relative residual at which a Krylov space is large enough.
         dense: settings of its exact steps.
-        large: samples from which training begins on random batches; None: it never does.
-        reproducible: whether decisions follow from counts of operations, the same on every machine, rather than from seconds.
-            Where the work is limited, or in several processes, they always do.
+        cost: what steps are compared by: "operations", counted and converted to seconds by a fixed model; "work", passes over
+            the samples, if nothing else counts; or "seconds" by the clock, so that a busy machine may take other steps.
+            Several processes count operations instead of seconds.
     """
 
     max_rank: int = 20
     rtol: float = 1e-2
     dense: Dense = field(default_factory=Dense)
-    large: int | None = LARGE
-    reproducible: bool = False
+    cost: str = "operations"
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
         check_count("Auto: max_rank", self.max_rank, 1)
         check_number("Auto: rtol", self.rtol, 0.0)
-        if self.large is not None:
-            check_count("Auto: large", self.large, 1)
-        if not isinstance(self.reproducible, bool):
-            raise TypeError(f"Auto: reproducible must be True or False, got {self.reproducible!r}")
+        check_choice("Auto: cost", self.cost, KINDS)
 
     def why_not(self, problem: Problem) -> str | None:
         """Nothing: it takes what can be used."""
         return None
 
     def takes_exact_steps(self, problem: Problem) -> bool:
-        """Whether exact steps can be had, and one takes less than a minute or so."""
+        """Whether exact steps can be had, and one costs less than a minute or so."""
         if count_directions(problem) == 0 or not problem.eliminator.supports_exact_steps:
             return False
-        if exact_flops(self.dense, problem) > MAX_EXACT_FLOPS:
+        if prices_of(self.dense, problem, sizes_of(problem)).of_exact_step > problem.policy.solver.exact_below:
             return False
         return problem.processes.all(self.dense.why_not(problem) is None)  # what one cannot, none does
 
     def first_solver(self, problem: Problem) -> str:
-        """The kind of steps that it begins with on this problem where time is scarce; takes a pass or two to say."""
+        """Return the kind of steps that it begins with on this problem; this takes a pass or two."""
         meter = WorkMeter(len(problem.inputs))
         running = self.begin(problem.with_meter(meter), Start(problem.theta()), Budget(meter, math.inf), None)
         if isinstance(running, Relay):
@@ -107,8 +92,9 @@ class Auto:
 
     def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None, seed: int = 0) -> Running:
         """Start on a problem, or go on from a state; the seed is of the order of batches."""
-        if state is None and self.begins_on_batches(problem, start, budget):
-            part = self._part_for_batches(problem, budget)
+        exact = self.takes_exact_steps(problem)
+        if state is None and self.begins_on_batches(problem, start, budget, exact):
+            part = self._part_for_batches(problem, budget, exact)
         elif state is not None and "batches" in state:
             limit, seconds = state["part"]
             part = replace(budget, limit=limit, seconds=seconds)
@@ -124,66 +110,60 @@ class Auto:
 
         return Relay(batches, follow, budget, state)
 
-    def begins_on_batches(self, problem: Problem, start: Start, budget: Budget) -> bool:
+    def begins_on_batches(self, problem: Problem, start: Start, budget: Budget, exact: bool) -> bool:
         """Whether the samples are many, can be drawn by number, and nothing was trained on them before."""
-        many = self.large is not None and problem.n_samples >= self.large
+        least = problem.policy.batches.begin_from
+        many = least is not None and problem.n_samples >= least
         fresh = start.W is None and budget.share == 1.0
         fixed = not (problem.searched.theta or problem.searched.head)  # the evidence judges minima
-        return many and fresh and problem.takes_fast and fixed and count_directions(problem) >= FEW_DIRECTIONS
+        if not (many and fresh and problem.takes_fast and fixed):
+            return False
+        return not exact or Costs("operations", self.dense, problem, budget).cheap_first
 
-    def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
-        costs = Costs(self.dense, self.reproducible, problem, budget)
-        of_pass = 1.0
-        if costs.kind == "seconds" and math.isfinite(budget.seconds):
-            few = problem.on_samples(torch.arange(min(TIMED, problem.n_samples), device=problem.inputs.device))
-            before = costs.spent()
-            few.network.features(few.theta(), few.inputs, few.passes)
-            of_pass = (costs.spent() - before) * problem.n_samples / few.n_samples
-        exact = math.inf
-        if self.takes_exact_steps(problem):
-            costs.thrifty(self.dense, of_pass)
-            exact = costs.of_exact_step(of_pass)
+    def _part_for_batches(self, problem: Problem, budget: Budget, exact: bool) -> Budget:
         batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
-        return part_for_batches(budget, costs.kind, exact, batch / problem.n_samples)
+        return part_for_batches(budget, problem.policy.batches, batch / problem.n_samples, exact)
 
     def on_all_samples(
         self, problem: Problem, start: Start, budget: Budget, state: State | None, first_value: float | None = None
     ) -> Running:
-        """Steps on all samples; training began with this value, where not here."""
+        """Begin steps on all samples; training may have begun with another value before."""
         if not self.takes_exact_steps(problem):
             return Hybrid(self.max_rank, self.rtol).begin(problem, start, budget, state)
         # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
-        if start.follows_batch or count_directions(problem) < FEW_DIRECTIONS:
+        if start.follows_batch:
             return self.dense.begin(problem, start, budget, state)
         problem = problem.with_passes(self.dense.pass_plan(problem))
-        costs = Costs(self.dense, self.reproducible, problem, budget)
+        costs = Costs(self.cost, self.dense, problem, budget)
         point = first_point(problem, start, state)
-        race = Race(self.dense, self.cheap(problem, budget), costs, point, budget, state, first_value)
+        race = Race(self.cheap(problem, budget), costs, point, budget, state, first_value)
         if state is not None:
             race.resume(state)
         return race
 
     def cheap(self, problem: Problem, budget: Budget) -> Cheap:
-        """Quasi-Newton steps; Krylov steps where seconds count and the loss is not least squares."""
-        if not (budget.work_is_scarce or problem.misfit.identity_hessian):
+        """Return quasi-Newton steps, or Krylov steps if more than work counts and the loss is not least squares."""
+        if not (self.cost == "work" or problem.misfit.identity_hessian):
             krylov = Krylov(self.max_rank, self.rtol)
             return Cheap(lambda point, bound, _: krylov.steps(point, bound, budget, None), two_passes=False)
 
         def quasi_newton(
             point: ReducedPoint, bound: Bound | None, exact_in_steps: Callable[[], float]
         ) -> Steps[ReducedPoint]:
-            spaces = LateSpaces(exact_in_steps, self.max_rank, self.rtol, budget)
+            spaces = LateSpaces(exact_in_steps, self.max_rank, self.rtol, budget, problem.policy.solver.spaces_after)
             return QuasiNewtonSteps("hybrid", point, spaces, spaces.pays, bound)
 
         return Cheap(quasi_newton, two_passes=True)
 
 
 class LateSpaces(KrylovWithinBudget):
-    """One dimension to begin with; larger spaces after many quasi-Newton steps, where an exact step costs more than one."""
+    """Builds spaces of one dimension, and larger ones after many quasi-Newton steps if an exact step costs more than one."""
 
-    def __init__(self, exact_in_steps: Callable[[], float], max_rank: int, rtol: float, budget: Budget) -> None:
+    def __init__(
+        self, exact_in_steps: Callable[[], float], max_rank: int, rtol: float, budget: Budget, after: int
+    ) -> None:
         super().__init__(1, rtol, budget)
-        self.exact_in_steps, self.largest = exact_in_steps, max_rank
+        self.exact_in_steps, self.largest, self.after = exact_in_steps, max_rank, after
         self.asked = 0
 
     def __call__(self, point: Point) -> KrylovModel:
@@ -192,16 +172,16 @@ class LateSpaces(KrylovWithinBudget):
         return super().__call__(point)
 
     def _cost_little(self) -> bool:
-        """A space costs about as much as a step for each of its dimensions."""
+        """Return whether a space, which costs a step per dimension, costs less than an exact step."""
         return self.exact_in_steps() > self.largest
 
     def pays(self) -> bool:
-        """Whether it is time for a space."""
+        """Return whether it is time for a space."""
         self.asked += 1
-        return self.asked >= SPACES_AFTER and self._cost_little() and self.budget.passes_left > 4 * self.largest
+        return self.asked >= self.after and self._cost_little() and self.budget.passes_left > 4 * self.largest
 
     def state(self) -> State:
-        """And how often it was asked."""
+        """Return the state of the base class and how often `pays` was called."""
         return {**super().state(), "asked": self.asked}
 
     def resume(self, state: State) -> None:

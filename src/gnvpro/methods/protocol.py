@@ -63,7 +63,6 @@ class Budget:
     meter: WorkMeter
     limit: float  # work units on the meter at which to stop
     share: float = 1.0  # of the training set that is trained on
-    work_is_scarce: bool = False  # rather than time
     seconds: float = math.inf  # on the clock at which to stop
     clock: Callable[[], float] = time.perf_counter  # seconds of the run so far, those before it was resumed included
 

@@ -1,30 +1,26 @@
 """Cheap and exact steps by turns, judged by what they gain for what they cost: the running part of `auto`.
 
-The rules are in `gnvpro.methods.auto`. A stint is a number of steps of one kind; a trail is what a stint did: cost and Phi
-after every step.
+The rules are in `gnvpro.methods.auto`. A stint is a number of steps of one kind; its trail holds the cost and Phi after every
+step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gnvpro.methods.costs import Costs
 from gnvpro.methods.protocol import Budget, HandsOn, State
-from gnvpro.methods.solvers import Dense, head_size
+from gnvpro.methods.solvers import head_size
 from gnvpro.methods.steps import QuasiNewtonSteps, Steps
 from gnvpro.minimize.step_rules import Bound, loaded_bound, radius_of, saved_bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.reduced import ReducedPoint
 
-MIN_CHEAP_STEPS = 6  # for the cost of an exact step; where there are fewer, they are not worth beginning
-MAX_EXACT_SECONDS = 60.0  # of one exact step; beyond, none is tried
-STINT = 6  # exact steps before they are judged
 WAIT = 3  # times as long as a stint of exact steps that did not pay, until the next
 FEW, CLEARLY = 3, 0.25  # so many cheap steps with less than this share of the gain of exact ones are trial enough
 HALVED = math.log(2.0)
-LEAST_WINDOW, MOST_WINDOW = 10, 100  # cheap steps that should halve Phi
 
 Trail = list[tuple[float, float]]
 
@@ -54,7 +50,6 @@ class Race(HandsOn):
 
     def __init__(
         self,
-        dense: Dense,
         cheap: Cheap,
         costs: Costs,
         point: ReducedPoint,
@@ -63,33 +58,21 @@ class Race(HandsOn):
         first_value: float | None = None,
     ) -> None:
         self.cheap, self.costs, self.budget = cheap, costs, budget
+        self.rules = point.problem.policy.solver
         self.kinds = {"cheap": Kind(), "exact": Kind()}
         self.begun_at, self.first_value = point.theta, point.value if first_value is None else first_value
         self.memory: State | None = None  # what quasi-Newton steps knew when they were left
         self.trail: Trail = []  # cost and Phi, step by step since the kind changed
-        self.patience = STINT  # exact steps until they are judged
+        self.patience = self.rules.judged_after  # exact steps until they are judged
         self.next_exact = 0.0  # cost before which exact steps are not tried again
+        self.exact_cost = costs.exact_step  # as seen, after the first stint
         if state is not None:
-            self.dense = costs.take(replace(dense, samples=state["samples"]))
             self.name = state["kind"]
             self.current = self._steps(self.name, point, state)
             return
-        of_pass = self._cost_of_pass(point)
-        self.dense = costs.thrifty(dense, of_pass)
-        self.exact_cost = self.costs.of_exact_step(of_pass)  # as measured, once there were some
-        if self.costs.kind == "seconds" and self.exact_cost > MAX_EXACT_SECONDS:
-            self.kinds["exact"].failed = True
-        worthwhile = self.exact_cost >= MIN_CHEAP_STEPS * 2 * of_pass or not self.cheap.two_passes
+        worthwhile = costs.cheap_first
         self.kinds["cheap"].failed = not worthwhile  # never worth a trial either
         self._enter("cheap" if worthwhile else "exact", point)
-
-    def _cost_of_pass(self, point: ReducedPoint) -> float:
-        """One, or the seconds of the first gradient, which is needed in any case."""
-        if self.costs.kind != "seconds":
-            return 1.0
-        before = self.costs.spent()
-        point.gradient()
-        return max(self.costs.spent() - before, 1e-6)
 
     # -- what others see
 
@@ -109,7 +92,7 @@ class Race(HandsOn):
             self._enter(other, self.point)
             report = self._iterate()
         if report is not None:
-            self.trail = [*self.trail, (self.costs.spent(), self.point.value)]
+            self.trail = [*self.trail, (self.costs.spent, self.point.value)]
             self._decide()
         return report
 
@@ -117,6 +100,7 @@ class Race(HandsOn):
         before = self.current.region.model is None
         report = self.current.iterate()
         self.costs.matrices += self.name == "exact" and before
+        self.costs.steps += 1
         return report
 
     # -- decisions
@@ -126,12 +110,11 @@ class Race(HandsOn):
         return "exact" if self.name == "cheap" else "cheap"
 
     def _affords(self, name: str) -> bool:
-        """Whether work and seconds last for steps of this kind."""
+        """Return whether work and seconds last for steps of this kind."""
         if name == "cheap":
             return self.budget.passes_left >= Steps.least_passes
-        passes = self.dense.step_passes(*head_size(self.point.problem))
-        seconds = 2 * self.exact_cost if self.costs.kind == "seconds" else 0.0
-        return self.budget.passes_left >= passes and self.budget.seconds_left > seconds
+        passes = self.costs.dense.step_passes(*head_size(self.point.problem))
+        return self.budget.passes_left >= passes and self.budget.seconds_left > self.costs.exact_seconds
 
     def _decide(self) -> None:
         """Change to the other kind where this one has been seen to gain less."""
@@ -145,9 +128,11 @@ class Race(HandsOn):
         each = cost / steps
         if self.kinds["exact"].gain is None:
             if self.cheap.two_passes:
-                self.exact_cost = self.costs.of_exact_step(each / 2)
-            first = 1 if self.cheap.two_passes else LEAST_WINDOW
-            window = min(max(round(2 * self.exact_cost / max(each, 1e-9)), LEAST_WINDOW), MOST_WINDOW)
+                self.costs.calibrate(each)
+                self.exact_cost = self.costs.exact_step
+            least, most = self.rules.least_window, self.rules.most_window
+            first = 1 if self.cheap.two_passes else least
+            window = min(max(round(2 * self.exact_cost / max(each, 1e-9)), least), most)
             recent = self.trail[-window - 1 :]
             return steps >= first and gained(recent) < HALVED * (len(recent) - 1) / window
         recent = self._last(self.exact_cost)
@@ -156,8 +141,8 @@ class Race(HandsOn):
             return False
         self.kinds["cheap"].gain = gain
         if self.next_exact == 0.0 and gain >= self.kinds["exact"].gain:  # tried once more, they are the better kind
-            self.next_exact = self.costs.spent() + WAIT * self.patience * self.exact_cost
-        return gain < self.kinds["exact"].gain and self.costs.spent() >= self.next_exact
+            self.next_exact = self.costs.spent + WAIT * self.patience * self.exact_cost
+        return gain < self.kinds["exact"].gain and self.costs.spent >= self.next_exact
 
     def _exact_is_slow(self) -> bool:
         """Asked while steps are exact, after every stint."""
@@ -191,7 +176,7 @@ class Race(HandsOn):
             self._leave()
         self.name = name
         self.current = self._steps(name, point, None)
-        self.trail = [(self.costs.spent(), point.value)]
+        self.trail = [(self.costs.spent, point.value)]
 
     def _leave(self) -> None:
         """Remember what the other stint of this kind needs."""
@@ -215,7 +200,7 @@ class Race(HandsOn):
             cheap, bound = self.kinds["cheap"].bound, self.kinds["exact"].bound
             if bound is None and cheap is not None:
                 bound = radius_of(cheap)
-            return self.dense.steps(point, bound, self.budget, begun)
+            return self.costs.dense.steps(point, bound, self.budget, begun)
         steps = self.cheap.begin(point, self.kinds["cheap"].bound, self._exact_in_steps)
         if state is None and self.memory is not None and isinstance(steps, QuasiNewtonSteps):
             steps.quasi_newton.resume(self.memory)
@@ -230,12 +215,11 @@ class Race(HandsOn):
             "begun_at": self.begun_at,
             "first_value": self.first_value,
             "kind": self.name,
-            "samples": self.dense.samples,
             "kinds": {n: [k.gain, saved_bound(k.bound), k.failed] for n, k in self.kinds.items()},
             "memory": self.memory,
             "trail": self.trail,
             "numbers": [self.exact_cost, self.patience, self.next_exact],
-            "costs": [self.costs.spent(), self.costs.matrices],
+            "costs": self.costs.state(),
         }
 
     def resume(self, state: State) -> None:
@@ -244,7 +228,7 @@ class Race(HandsOn):
             self.kinds[name] = Kind(gain, loaded_bound(bound), failed)
         self.memory, self.trail = state["memory"], [tuple(pair) for pair in state["trail"]]
         self.exact_cost, self.patience, self.next_exact = state["numbers"]
-        self.costs.gone, self.costs.matrices = state["costs"]
+        self.costs.resume(state["costs"])
         self.begun_at, self.first_value = state["begun_at"], state["first_value"]
         self.current.resume(state)
 

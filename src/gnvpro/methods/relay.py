@@ -1,16 +1,9 @@
-"""Random batches first, Gauss-Newton steps afterwards: how `auto` begins where the samples are many.
+"""Random batches first, Gauss-Newton steps afterwards: how `auto` begins on many samples.
 
 A pass over many samples is better spent on many short steps, each with the head eliminated on its batch (`adam_vpro`), until
 the features are good. What is left then is to follow long curved valleys, for which Gauss-Newton steps are made.
-How long the batches last, with c the cost of an exact step and D the budget, both in seconds or both in work units:
-
-    D < 60 c              all of it: there would be few exact steps, and the learning rate should fall to zero until D
-    D larger              two thirds of D, at most 60 c
-    no budget             8000 steps, no less than 20 and no more than 300 epochs; four times as many without exact steps
-
-At the end of that the learning rate is zero and a batch gains nothing more. What the clock decided is part of the state.
-
-Legend: c -> exact_cost.
+The batches last 8000 steps, no less than 20 and no more than 300 epochs; four times as many without exact steps. A smaller
+budget shortens them: the learning rate is zero at the end of the budget, or of these steps.
 """
 
 from __future__ import annotations
@@ -23,31 +16,17 @@ from gnvpro.methods.protocol import Budget, HandsOn, Running, Start, State
 from gnvpro.methods.running_adam_vpro import RunningAdamVPro
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
+from gnvpro.policy import BatchPolicy
 
 NAME = "adam-vpro"  # of steps on batches, in the history
-FEW_EXACT_STEPS = 60  # in the whole budget, for which the batches would not be left
-SHARE = 2 / 3  # of the budget for batches, where it is larger
-STEPS = 8000  # without a budget
-LEAST_PASSES, MOST_PASSES = 40.0, 600.0
-NO_EXACT_STEPS = 4  # times as many steps
-LEAST_TO_FOLLOW = 6  # passes: a point, its gradient, a product, a trial
+LEAST_TO_FOLLOW = 6  # passes of a point, its gradient, a product and a trial
 
 
-def part_for_batches(budget: Budget, kind: str, exact_cost: float, batch_share: float) -> Budget:
-    """The part of a budget for batches, each a share of the samples; an exact step costs infinity where none can be."""
-    by_clock = kind == "seconds" and math.isfinite(budget.seconds)
-    now = budget.clock() if by_clock else 0.0
-    given = budget.seconds - now if by_clock else budget.passes_left
-    if math.isinf(given):
-        more = NO_EXACT_STEPS if math.isinf(exact_cost) else 1
-        part = min(max(2 * more * STEPS * batch_share, LEAST_PASSES), MOST_PASSES)
-    elif given < FEW_EXACT_STEPS * exact_cost:
-        part = given
-    else:
-        part = min(SHARE * given, FEW_EXACT_STEPS * exact_cost)
-    if by_clock:
-        return replace(budget, seconds=now + part)
-    return replace(budget, limit=budget.meter.work + part * budget.share, seconds=math.inf)
+def part_for_batches(budget: Budget, rules: BatchPolicy, batch_share: float, exact_follow: bool) -> Budget:
+    """Return the part of a budget for batches, each a share of the samples."""
+    steps = rules.steps * (1.0 if exact_follow else rules.alone)
+    passes = min(max(2 * steps * batch_share, rules.least_passes), rules.most_passes)
+    return replace(budget, limit=min(budget.limit, budget.meter.work + passes * budget.share))
 
 
 class Relay(HandsOn):

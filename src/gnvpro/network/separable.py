@@ -32,6 +32,7 @@ from gnvpro.network.evaluation import evaluating
 from gnvpro.network.find_head import first_run
 from gnvpro.network.habits import Habits, check_independence, check_state, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
+from gnvpro.network.operations import Operations, count_operations
 from gnvpro.network.parameters import Parameters
 from gnvpro.network.passes import (
     STREAMED_BYTES,
@@ -62,6 +63,7 @@ class SeparableNetwork(Parameters):
         self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
         self._footprints: dict[tuple[object, int], Footprint] = {}
         self._no_jacobian: dict[object, str | None] = {}
+        self._operations: dict[object, Operations] = {}
 
     @staticmethod
     def of(
@@ -179,6 +181,15 @@ class SeparableNetwork(Parameters):
             with evaluating(self.model):  # as it will run
                 self._footprints[key] = footprint(passes, inputs[:4])
         return self._footprints[key]
+
+    def operations(self, few: Batch) -> Operations:
+        """Count what a forward pass does for each sample, on a few of them."""
+        key = shapes_of(few)
+        if key not in self._operations:
+            theta, passes, meter = self.theta(), PassPlan(len(few)), WorkMeter(1)
+            with evaluating(self.model):
+                self._operations[key] = count_operations(lambda part: self.linearize(theta, part, passes, meter), few)
+        return self._operations[key]
 
     def why_no_jacobian(self, inputs: Inputs) -> str | None:
         """Why the Jacobian of every sample cannot be computed; None where it can."""

@@ -13,17 +13,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnvpro.policy.batches import BatchPolicy
+from gnvpro.policy.cost import CostPolicy
 from gnvpro.policy.estimator import EstimatorPolicy
 from gnvpro.policy.precision import PrecisionPolicy
 from gnvpro.policy.rows import Row, rows_of
+from gnvpro.policy.solver import SolverPolicy
 
-__all__ = ["BatchPolicy", "EstimatorPolicy", "Policy", "PrecisionPolicy", "Row", "as_policy", "rows_of"]
+__all__ = [
+    "BatchPolicy",
+    "CostPolicy",
+    "EstimatorPolicy",
+    "Policy",
+    "PrecisionPolicy",
+    "Row",
+    "SolverPolicy",
+    "as_policy",
+    "rows_of",
+]
 
 
 @dataclass(frozen=True)
 class Policy:
     """All thresholds, subject by subject."""
 
+    cost: CostPolicy = field(default_factory=CostPolicy)
+    solver: SolverPolicy = field(default_factory=SolverPolicy)
     batches: BatchPolicy = field(default_factory=BatchPolicy)
     estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
     precision: PrecisionPolicy = field(default_factory=PrecisionPolicy)

@@ -205,8 +205,7 @@ class Run:
         aside += 0 if self.search is None else self.search.passes
         seconds = plan.seconds * levels / len(plan.budgets)
         limit = plan.limit(self.cursor.level)
-        scarce = math.isfinite(limit) and not math.isfinite(seconds)
-        return Budget(self.meter, limit - aside, share, scarce, seconds, self._seconds)
+        return Budget(self.meter, limit - aside, share, seconds, self._seconds)
 
     def _ended(self) -> Status | None:
         """Whether the records so far end the run: nothing else is asked, so that a resumed run ends where it would have."""
