@@ -208,15 +208,6 @@ def test_distributed_data_parallel_is_unwrapped(tmp_path):
 # -- refused
 
 
-class Reshaping(nn.Module):
-    def __init__(self, n_out, change):
-        super().__init__()
-        self.net, self.change = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, n_out)), change
-
-    def forward(self, x):
-        return self.change(self.net(x))
-
-
 @torch.jit.ignore
 def scripted():
     with warnings.catch_warnings():
@@ -229,13 +220,6 @@ def partly_on_meta():
 
 
 REFUSED = {
-    "squeeze": (lambda: Reshaping(1, lambda y: y.squeeze(-1)), FLAT, "drop the squeeze"),
-    "reshape": (lambda: Reshaping(4, lambda y: y.reshape(-1, 2, 2)), FLAT, "drop the squeeze, reshape or flatten"),
-    "flatten after 1x1": (
-        lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.Flatten()),
-        IMAGES,
-        "drop the squeeze, reshape or flatten",
-    ),
     "softmax": (lambda: nn.Sequential(nn.Linear(6, 2), nn.Softmax(1)), FLAT, "leave the final activation to the loss"),
     "k x k convolution": (lambda: nn.Conv2d(2, 2, 3), IMAGES, r"append nn.Conv2d\(2, 2, 1\)"),
     "k x k convolution, last": (
@@ -298,6 +282,53 @@ def test_an_operation_without_a_second_derivative_is_refused_before_the_head_is_
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     for way in ("lbfgs", "adam"):
         trained_ok("first derivative", lambda: Net(flat(), 8, OnceOnly.apply), FLAT, way)
+
+
+SECOND = {
+    "hardsigmoid": (F.hardsigmoid, FLAT),
+    "hardsigmoid, in place": (lambda z: F.hardsigmoid(z.clone(), inplace=True), FLAT),
+    "logcumsumexp": (lambda z: torch.logcumsumexp(z, 1), FLAT),
+    "logcumsumexp, a method": (lambda z: z.logcumsumexp(dim=0), 100 * FLAT),
+    "logcumsumexp, from nothing on": (lambda z: torch.cat([z[:, :1] - 1e3, z], 1).logcumsumexp(1), FLAT),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_substitutes_compute_the_same_and_have_second_derivatives(name):
+    f, z = SECOND[name]
+
+    def substituted(z):
+        with Substituted():
+            return f(z)
+
+    assert torch.allclose(substituted(z), f(z), rtol=1e-12)
+    z = z.clone().requires_grad_()
+    torch.autograd.gradcheck(substituted, z)
+    u = torch.zeros_like(f(z)).requires_grad_()
+    (pulled,) = torch.autograd.grad(substituted(z), z, u, create_graph=True)
+    v = torch.ones_like(z)
+    (product,) = torch.autograd.grad(pulled, u, v)
+    h = 1e-6
+    assert torch.allclose(product, ((f(z + h * v) - f(z - h * v)) / (2 * h)).detach(), atol=1e-7)
+
+
+class Scanned(nn.Module):
+    """A recurrence in logarithms, computed for all times at once, as minimal GRUs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 6)
+
+    def forward(self, x):
+        z, h = self.gate(x).unflatten(-1, (2, 3)).unbind(-2)
+        decay = F.logsigmoid(-z).cumsum(1)
+        return (decay + (F.logsigmoid(z) + F.softplus(h).log() - decay).logcumsumexp(1)).exp()[:, -1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_operations_without_a_second_derivative_train_by_all_methods(way):
+    trained_ok("logcumsumexp", lambda: Net(Scanned(), 3), SEQUENCES, way)
+    trained_ok("hardsigmoid", lambda: Net(flat(nn.Hardsigmoid()), 8), FLAT, way)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

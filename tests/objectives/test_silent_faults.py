@@ -60,14 +60,43 @@ class ComplexNet(nn.Module):
         return self.head((x.to(torch.complex128) @ self.a).abs())
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("work", [0, 20])
-def test_complex_parameters_are_refused_and_stay(method, work):
+@pytest.mark.parametrize("way", [*({"method": m} for m in METHODS), {"solver": "dense"}, {"solver": "krylov"}], ids=str)
+def test_complex_parameters_train_as_pairs_of_real_ones(way):
     model = ComplexNet()
-    before = state(model)
-    with pytest.raises(TypeError, match=r"^model parameter 'a' is complex.*view_as_real"):
-        gnvpro.train(model, X, Y, loss="least_squares", method=method, work=work)
-    assert_same_state(model, before)
+    before, own = state(model), model.a
+    result = gnvpro.train(model, X, Y, loss="least_squares", work=30, **way)
+    assert model.a is own
+    assert model.a.dtype == torch.complex128
+    moved = model.a.detach() - before["a"]
+    assert moved.real.abs().min() > 0
+    assert moved.imag.abs().min() > 0
+    assert result.history[-1].loss < result.history[0].loss
+    assert result.history[-1].misfit == pytest.approx(misfit_of(model, X), rel=1e-9)
+
+
+def test_derivatives_in_complex_parameters_are_those_of_differences():
+    problem = gnvpro.Problem(ComplexNet(), X, Y, loss="least_squares")
+    theta, generator = problem.theta(), torch.Generator().manual_seed(0)
+    d, h = torch.randn(len(theta), generator=generator, dtype=torch.float64), 1e-6
+    point, jacobian = problem.reduced.at(theta), problem.reduced.at(theta).jacobian()
+    plus, minus = problem.reduced.at(theta + h * d), problem.reduced.at(theta - h * d)
+    assert float(point.gradient() @ d) == pytest.approx((plus.value - minus.value) / (2 * h), rel=1e-6)
+    features = (plus.linearization.features - minus.linearization.features) / (2 * h)
+    assert torch.allclose(point.linearization.jvp(d), features, atol=1e-7)
+    assert jacobian.mv(d).shape == Y.shape
+
+
+def test_a_complex_head_is_refused():
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 2, dtype=torch.complex128)
+
+        def forward(self, x):
+            return self.head(x.to(torch.complex128))
+
+    with pytest.raises(TypeError, match=r"head 'head' has a weight of torch.complex128.*view_as_real"):
+        gnvpro.train(Complex(), X, Y, loss="least_squares")
 
 
 def test_frozen_complex_parameters_are_constants():

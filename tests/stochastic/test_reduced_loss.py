@@ -283,3 +283,98 @@ def test_an_eliminator_for_other_losses_is_refused_before_the_model_is_written()
     with pytest.raises(ValueError, match="least squares only"):
         gnvpro.ReducedLoss(model, loss="multinomial").refit((x, y), gnvpro.heads.LeastSquares())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+# -- several arguments, empty batches, closures
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(2, 5), nn.Linear(3, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.a(x)) * self.b(scale))
+
+
+def two() -> tuple[Two, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x, scale = torch.randn(30, 2).double(), torch.randn(30, 3).double()
+    return Two().double(), x, scale, (x.sum(1) * scale.sum(1))[:, None]
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dictionary"])
+def test_a_model_of_several_arguments_learns_and_is_refitted(kind: str) -> None:
+    model, x, scale, y = two()
+    inputs = {"tuple": (x, scale), "list": [x, scale], "dictionary": {"scale": scale, "x": x}}[kind]
+    criterion = gnvpro.ReducedLoss(model, loss="least_squares", head_penalty=1e-3)
+    problem = gnvpro.Problem(model, inputs, y, loss="least_squares", head_penalty=1e-3)
+    expected = problem.reduced.at(problem.theta()).value - problem.theta_penalty.value(problem.theta())
+    assert criterion.refit((inputs, y)) == pytest.approx(expected, rel=1e-9)
+    assert criterion.refit([(inputs, y)]) == pytest.approx(expected, rel=1e-9)
+    optimizer = torch.optim.Adam(criterion.parameters(), lr=1e-2)
+    first = float(criterion(inputs, y).detach())
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss = criterion(inputs, y)
+        loss.backward()
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.any() for p in criterion.parameters())
+    assert float(loss.detach()) < 0.5 * first
+
+
+def test_inputs_that_are_no_batch_are_refused_in_a_sentence() -> None:
+    model, x, scale, y = two()
+    criterion = gnvpro.ReducedLoss(model, loss="least_squares")
+    for inputs, message in (
+        ((x[:0], scale[:0]), "inputs is an empty batch"),
+        ((x, scale[:3]), r"inputs have \[3, 30\] samples"),
+        ((x, "a"), "tuple or dictionary of tensors.*got tuple of Tensor, str"),
+        (None, "got NoneType"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            criterion(inputs, y)
+    criterion((x, scale), y)
+    with pytest.raises(ValueError, match=r"empty batch.*leave such batches out"):
+        criterion((x[:0], scale[:0]), y[:0])
+
+
+@pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs_descends_on_one_function_per_step(loss: str, search: str | None) -> None:
+    torch.manual_seed(1)
+    x, y = samples(60, loss)
+    criterion = gnvpro.ReducedLoss(network(), loss=loss)
+    optimizer = torch.optim.LBFGS(criterion.parameters(), lr=0.3, max_iter=20, line_search_fn=search)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = criterion(x, y)
+        value.backward()
+        return value
+
+    first = criterion.refit((x, y))
+    for _ in range(15):
+        optimizer.step(closure)
+        assert all(torch.isfinite(p).all() for p in criterion.parameters())
+    assert criterion.refit((x, y)) < 0.5 * first
+
+
+def test_evaluations_within_a_step_are_of_one_function_and_the_next_step_goes_on() -> None:
+    x, y = samples(60, "least_squares")
+    criterion = gnvpro.ReducedLoss(network(), loss="least_squares")
+    values: list[float] = []
+
+    class Still(torch.optim.Optimizer):
+        """Evaluates three times and moves nothing."""
+
+        def step(self, closure):  # type: ignore[override]
+            for _ in range(3):
+                values.append(float(closure().detach()))
+
+    still = Still(criterion.parameters(), {})
+    criterion(x, y)
+    for _ in range(2):
+        still.step(lambda: criterion(x, y))
+    assert values[0] == values[1] == values[2]
+    assert values[3] == values[4] == values[5] != values[0]

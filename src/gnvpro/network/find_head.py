@@ -1,8 +1,10 @@
 """Finding the head: the linear layer whose output is the model's output, found by running the model.
 
 Registration order says nothing about what runs last, so the model is run once on a few samples with a hook on every
-module. The head is the `nn.Linear`, or 1x1 `nn.Conv2d`, that returned the very tensor the model returned. The same run
-shows which module, if any, is the whole feature extractor: the one that took the model's input and returned the head's.
+module. The head is the linear layer that returned the numbers the model returned: an `nn.Linear`, a convolution with a kernel
+of one, or another module that multiplies by its `weight` and adds its `bias`. The model may reshape what its head returns, and
+nothing else. The same run shows which module, if any, is the whole feature extractor: the one that took the model's input and
+returned the head's.
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gnvpro.arguments import suggestion
 from gnvpro.network.places import Places
 from gnvpro.samples.several import Batch, arguments_of, description
 
-Head = nn.Linear | nn.Conv2d
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LINEAR_MAPS = {2: F.linear, 3: F.conv1d, 4: F.conv2d, 5: F.conv3d}  # by the dimensions of the weight
 
 REMEDY = (
-    "end the model in nn.Linear (or a 1x1 nn.Conv2d) and leave the final activation to the loss: "
+    "end the model in nn.Linear (or a convolution with a kernel of one, such as nn.Conv2d(c, k, 1)) and leave the final "
+    "activation to the loss: "
     "loss='multinomial' takes logits, not probabilities"
 )
 
@@ -32,9 +37,29 @@ class HeadLocation:
     """Where the head is, and the module that computes its input from the model's input, where there is one."""
 
     head_name: str
-    head: Head
+    head: nn.Module  # has weight and bias
     body_name: str | None
-    output_shape: tuple[int, ...]  # of one sample
+    output_shape: tuple[int, ...]  # of one sample, as the head returns it
+    model_shape: tuple[int, ...]  # of one sample, as the model returns it
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the head, outputs first."""
+        weight = self.head.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias of the head, if it has one."""
+        bias = self.head.bias
+        assert bias is None or isinstance(bias, Tensor)
+        return bias
+
+    @property
+    def is_convolution(self) -> bool:
+        """Return whether the outputs of a sample are channels first, then positions."""
+        return self.weight.ndim > 2
 
 
 @dataclass(frozen=True)
@@ -74,13 +99,13 @@ def first_run(model: nn.Module, inputs: Batch, name: str | None) -> FirstRun:
     if not isinstance(output, Tensor):
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
     _check_output(calls, output, len(inputs))
-    last = [call for call in calls if _is_head(call.module) and _same(call, output)]
+    last = [call for call in calls if _is_head(call) and _same_numbers(call, output)]
     if name is not None:
         modules = dict(model.named_modules())
         if name not in modules:
             raise ValueError(f"head={name!r} is not a module of the model; {suggestion(name, filter(None, modules))}")
-        if not _is_head(modules[name]):
-            raise ValueError(f"head={name!r} is {_short(modules[name])}, not nn.Linear or a 1x1 nn.Conv2d; {REMEDY}")
+        if not could_be_head(modules[name]):
+            raise ValueError(f"head={name!r} is {_short(modules[name])}, which is no linear layer; {REMEDY}")
         if modules[name] not in [call.module for call in last]:
             raise ValueError(f"head={name!r} does not compute the model's output; {_what_does(calls, output)}")
         last = [call for call in last if call.module is modules[name]]
@@ -90,14 +115,15 @@ def first_run(model: nn.Module, inputs: Batch, name: str | None) -> FirstRun:
         )
     call = last[-1]
     head = call.module
-    assert isinstance(head, nn.Linear | nn.Conv2d)
     if sum(other.module is head for other in calls) > 1:
         raise ValueError(
             f"head {call.name!r} runs more than once in a forward pass; only a head that runs once can be eliminated"
         )
     _check_head(model, call.name, head)
     _check_affine(call, head)
-    location = HeadLocation(call.name, head, _find_body(calls, call, inputs), tuple(output.shape[1:]))
+    samples, returned = len(inputs), tuple(call.output.shape)
+    shape = returned[1:] if returned[0] == samples else (call.output.numel() // samples // returned[-1], returned[-1])
+    location = HeadLocation(call.name, head, _find_body(calls, call, inputs), shape, tuple(output.shape[1:]))
     return FirstRun(location, call.input, inputs, params)
 
 
@@ -126,25 +152,54 @@ def _run(model: nn.Module, inputs: Batch, params: dict[str, Tensor]) -> tuple[li
     return calls, output
 
 
-def _is_head(module: nn.Module) -> bool:
-    if isinstance(module, nn.Conv2d):
-        one = (1, 1)
+def could_be_head(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer, or keeps the parameters of one."""
+    if isinstance(module, CONVOLUTIONS):
         return (
-            module.kernel_size == one
-            and module.stride == one
-            and module.padding in ((0, 0), "valid", "same")
+            set(module.kernel_size) == {1}
+            and set(module.stride) == {1}
+            and (module.padding in ("valid", "same") or set(module.padding) == {0})
             and module.groups == 1
         )
-    return isinstance(module, nn.Linear)
+    if isinstance(module, nn.Linear):
+        return True
+    weight, bias = module._parameters.get("weight"), getattr(module, "bias", weight_only := object())
+    own = [p for p in (weight, bias) if isinstance(p, nn.Parameter)]
+    return (
+        weight is not None
+        and weight.ndim == 2
+        and bias is not weight_only
+        and (bias is None or (isinstance(bias, nn.Parameter) and bias.shape == weight.shape[:1]))
+        and len(list(module.parameters())) == len(own)
+    )
+
+
+def _is_head(call: _Call) -> bool:
+    """Return whether a linear layer was called; a module that is not one of torch's must have computed what one would."""
+    if not could_be_head(call.module):
+        return False
+    if isinstance(call.module, (nn.Linear, *CONVOLUTIONS)):
+        return True
+    weight: Any = call.module.weight
+    given = call.input
+    fits = isinstance(given, Tensor) and given.dtype == weight.dtype and given.shape[-1:] == weight.shape[-1:]
+    return fits and isinstance(call.output, Tensor) and _is_affine(call, call.module)
 
 
 def _same(call: _Call, tensor: Tensor) -> bool:
-    """Whether the call returned this very tensor, and nobody wrote into it since."""
-    return _same_numbers(call, tensor) and call.output.shape == tensor.shape
+    """Return whether the call returned this very tensor, and nobody wrote into it since."""
+    out = call.output
+    return isinstance(out, Tensor) and out.shape == tensor.shape and _same_memory(call, tensor)
 
 
 def _same_numbers(call: _Call, tensor: Tensor) -> bool:
-    """The same for a tensor in whatever shape."""
+    """Return whether the tensor is what the call returned, its entries in the same order, in whatever shape."""
+    return _same(call, tensor) or (
+        _same_memory(call, tensor) and call.output.is_contiguous() and tensor.is_contiguous()
+    )
+
+
+def _same_memory(call: _Call, tensor: Tensor) -> bool:
     out = call.output
     return (
         isinstance(out, Tensor)
@@ -157,12 +212,14 @@ def _same_numbers(call: _Call, tensor: Tensor) -> bool:
 def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
     """One row or more per sample, and as the head returned it."""
     for call in calls:
-        if _is_head(call.module) and _same_numbers(call, output) and not _same(call, output):
+        if could_be_head(call.module) and _same_memory(call, output) and not _same_numbers(call, output):
             raise ValueError(
-                f"the model changes the shape of what its head {call.name!r} returns, from {tuple(call.output.shape)} to "
-                f"{tuple(output.shape)}; return it as it is: drop the squeeze, reshape or flatten after the head, and apply "
-                "it to the outputs where you need it"
+                f"the model changes the order of what its head {call.name!r} returns, from {tuple(call.output.shape)} to "
+                f"{tuple(output.shape)}; return it as it is: drop the transpose or permute after the head, and apply it to the "
+                "outputs where you need it"
             )
+    if output.ndim and output.shape[0] == samples and any(_is_head(c) and _same_numbers(c, output) for c in calls):
+        return
     if output.ndim < 2 or output.shape[0] != samples:
         raise ValueError(
             f"model must return one output per sample, samples first: for {samples} samples it returned shape "
@@ -178,8 +235,10 @@ def _what_does(calls: list[_Call], output: Tensor) -> str:
         maker = makers[0]
         text = f"it is the output of {maker.name!r}, {_short(maker.module)}"
         if isinstance(maker.module, kernel):
-            channels = maker.module.out_channels
-            text += f" that is no 1x1 convolution: append nn.Conv2d({channels}, {channels}, 1) or another head"
+            channels, axes = maker.module.out_channels, len(maker.module.kernel_size)
+            text += (
+                f" whose kernel is no single entry: append nn.Conv{axes}d({channels}, {channels}, 1) or another head"
+            )
         return text
     return "it is computed by an operation outside of any submodule"
 
@@ -188,12 +247,17 @@ def _short(module: nn.Module) -> str:
     return f"nn.{type(module).__name__}" if type(module).__module__.startswith("torch.nn") else type(module).__name__
 
 
-def _check_head(model: nn.Module, name: str, head: Head) -> None:
+def _check_head(model: nn.Module, name: str, head: nn.Module) -> None:
     own = dict(head.named_parameters(recurse=False))
     if not isinstance(own.get("weight"), nn.Parameter):
         raise ValueError(
             f"head {name!r} has a parametrised weight (weight norm, spectral norm?), which cannot be eliminated; "
             "use a plain nn.Linear"
+        )
+    if not own["weight"].is_floating_point():
+        raise TypeError(
+            f"head {name!r} has a weight of {own['weight'].dtype}, and a loss needs real outputs; end the model in a real "
+            "layer on torch.view_as_real(...) of the complex features"
         )
     frozen = [key for key, p in own.items() if not p.requires_grad]
     if frozen:
@@ -216,20 +280,25 @@ def _check_head(model: nn.Module, name: str, head: Head) -> None:
         )
 
 
-def _check_affine(call: _Call, head: Head) -> None:
+def _check_affine(call: _Call, head: nn.Module) -> None:
     """A subclass or a hook may do more than multiply and add; eliminating the weight would then be wrong."""
     if not isinstance(call.input, Tensor):
         raise ValueError(f"head {call.name!r} must be called with its input as first positional argument")
-    apply = nn.functional.conv2d if isinstance(head, nn.Conv2d) else nn.functional.linear
-    with torch.no_grad():
-        expected = apply(call.input, head.weight, head.bias)
-    if not torch.isfinite(expected).all():
-        return  # nothing to compare; `train` refuses such features in its own words
-    if not torch.allclose(call.output, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+    if not _is_affine(call, head):
         raise ValueError(
             f"head {call.name!r} ({_short(head)}) does more than multiply by its weight and add its bias "
             f"(a forward method of its own, or a hook?); {REMEDY}"
         )
+
+
+def _is_affine(call: _Call, head: nn.Module) -> bool:
+    """Return whether a call returned weight times input plus bias."""
+    weight: Any = head.weight
+    with torch.no_grad():
+        expected = LINEAR_MAPS[weight.ndim](call.input, weight, head.bias)  # type: ignore[operator]
+    if not torch.isfinite(expected).all():
+        return True  # nothing to compare; `train` refuses such features in its own words
+    return torch.allclose(call.output, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
 def _find_body(calls: list[_Call], head: _Call, inputs: Batch) -> str | None:

@@ -1,6 +1,7 @@
 """The parameters of a model as two numerical objects: theta, one vector, and W, the matrix of the head.
 
-theta is every trainable parameter outside of the head, in the order of `model.named_parameters()`, as one float64 vector.
+theta is every trainable parameter outside of the head, in the order of `model.named_parameters()`, as one float64 vector; of
+a complex parameter the real and the imaginary part of each entry, one after the other.
 W has one row per output; the head's bias, where there is one, is its last column.
 """
 
@@ -31,45 +32,51 @@ class Parameters:
     dtype: torch.dtype = field(init=False)  # what the head, and so its input, is computed in
 
     def __post_init__(self) -> None:
-        self.bias, weight = self.location.head.bias is not None, self.location.head.weight
+        self.bias, weight = self.location.bias is not None, self.location.weight
         self.n_targets, self.n_features, self.dtype = weight.shape[0], weight.shape[1], weight.dtype
         head = {id(p) for p in self.location.head.parameters()}
         self.places = Places.of(self.model)
         self._own = dict(self.model.named_parameters())
         self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
         self.names = list(self._parameters)
-        self.shapes = [tuple(p.shape) for p in self._parameters.values()]
-        self._sizes = [p.numel() for p in self._parameters.values()]
-        self._dtypes = [p.dtype for p in self._parameters.values()]
+        values = [_real(p) for p in self._parameters.values()]
+        self.shapes = [tuple(value.shape) for value in values]
+        self._sizes = [value.numel() for value in values]
+        self._dtypes = [value.dtype for value in values]
+        self._complex = [name for name, p in self._parameters.items() if p.is_complex()]
         self.n_theta = sum(self._sizes)
 
     # -- the head
 
     def rows(self, values: Tensor) -> Tensor:
         """What the head takes or gives, one row for each of its applications."""
-        if isinstance(self.location.head, nn.Conv2d):
+        if self.location.is_convolution:
             values = values.movedim(1, -1)
         return values.reshape(-1, values.shape[-1])
 
     def target_rows(self, targets: Tensor) -> Tensor:
         """Targets as one row for each application of the head, or one label where they are labels."""
-        if len(self.location.output_shape) == 1:
+        location = self.location
+        if location.model_shape != location.output_shape and tuple(targets.shape[1:]) == location.model_shape != ():
+            targets = targets.reshape(len(targets), *location.output_shape)
+        if len(location.output_shape) == 1:
             return targets
-        return self.rows(targets) if targets.ndim == len(self.location.output_shape) + 1 else targets.reshape(-1)
+        return self.rows(targets) if targets.ndim == len(location.output_shape) + 1 else targets.reshape(-1)
 
     def shaped(self, rows: Tensor, samples: int) -> Tensor:
         """Outputs in the shape that the model gives them."""
-        return self._unrows(rows, torch.Size((samples, *self.location.output_shape)))
+        outputs = self._unrows(rows, torch.Size((samples, *self.location.output_shape)))
+        return outputs.reshape(samples, *self.location.model_shape)
 
     def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        if isinstance(self.location.head, nn.Conv2d):
+        if self.location.is_convolution:
             n, c, *pixels = shape
             return rows.reshape(n, *pixels, c).movedim(-1, 1)
         return rows.reshape(shape)
 
     def no_features(self) -> Tensor:
         """The features of no samples."""
-        return self.location.head.weight.new_zeros((0, self.n_features))
+        return self.location.weight.new_zeros((0, self.n_features))
 
     # -- theta
 
@@ -80,13 +87,11 @@ class Parameters:
 
     def theta(self) -> Tensor:
         """The model's own theta, as a float64 vector."""
-        parts = [p.detach().reshape(-1).to(torch.float64) for p in self._parameters.values()]
-        return (
-            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.head.weight.device)
-        )
+        parts = [_real(p).reshape(-1).to(torch.float64) for p in self._parameters.values()]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.weight.device)
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
-        """A vector like theta as tensors by parameter name, in each parameter's dtype."""
+        """A vector like theta as tensors by parameter name, in each parameter's dtype, a complex one as pairs."""
         views = self.views(theta)
         return {name: view.to(dtype) for (name, view), dtype in zip(views.items(), self._dtypes, strict=True)}
 
@@ -103,17 +108,24 @@ class Parameters:
             [
                 tensors[name].reshape(-1).to(torch.float64)
                 if name in tensors
-                else p.new_zeros(p.numel(), dtype=torch.float64)
-                for name, p in self._parameters.items()
+                else p.new_zeros(size, dtype=torch.float64)
+                for (name, p), size in zip(self._parameters.items(), self._sizes, strict=True)
             ]
         )
 
+    def in_own_kind(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors by parameter name as the model holds them: pairs as complex numbers."""
+        if not self._complex:
+            return params
+        return {name: torch.view_as_complex(p) if name in self._complex else p for name, p in params.items()}
+
     def split_head(self, W: Tensor) -> dict[str, Tensor]:
         """W as the head's own parameters, by name in the model."""
-        prefix, head = f"{self.location.head_name}." if self.location.head_name else "", self.location.head
-        parts = {f"{prefix}weight": W[:, : self.n_features].reshape(head.weight.shape).to(head.weight.dtype)}
-        if head.bias is not None:
-            parts[f"{prefix}bias"] = W[:, -1].to(head.bias.dtype)
+        prefix = f"{self.location.head_name}." if self.location.head_name else ""
+        weight, bias = self.location.weight, self.location.bias
+        parts = {f"{prefix}weight": W[:, : self.n_features].reshape(weight.shape).to(weight.dtype)}
+        if bias is not None:
+            parts[f"{prefix}bias"] = W[:, -1].to(bias.dtype)
         return parts
 
     def join_head(self, parts: dict[str, Tensor]) -> Tensor:
@@ -123,14 +135,20 @@ class Parameters:
 
     def W(self) -> Tensor:
         """The model's own head, the bias as last column."""
-        own = self.location.head.named_parameters(recurse=False)
-        return self.join_head({name: p.detach() for name, p in own})
+        own = {"weight": self.location.weight, "bias": self.location.bias}
+        return self.join_head({name: p.detach() for name, p in own.items() if p is not None})
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
-        values = {**self.split(theta), **self.split_head(W)}
+        values = {**self.in_own_kind(self.split(theta)), **self.split_head(W)}
         with torch.no_grad():
             torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
+
+
+def _real(parameter: Tensor) -> Tensor:
+    """A parameter without gradient; complex numbers as pairs of real ones along a last axis."""
+    values = parameter.detach()
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def parameter_kinds(model: nn.Module) -> dict[str, str]:

@@ -268,7 +268,7 @@ class SeparableNetwork(Parameters):
     @contextmanager
     def _at(self, params: dict[str, Tensor]) -> Iterator[None]:
         """The model in evaluation mode at these parameters; what a forward pass does besides computing is undone."""
-        habits = self.habits
+        habits, params = self.habits, self.in_own_kind(params)
         if habits.buffers:
             params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in habits.buffers}}
         with evaluating(self.model), habits.undone(), self.places.holding(params):
@@ -281,16 +281,18 @@ class SeparableNetwork(Parameters):
 
     def _run(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """The head's input at these parameters."""
-        with _returning_its_input(self.location.head):
-            return self.outputs(params, inputs)
+        with given_to(self.location.head) as features:
+            self.outputs(params, inputs)
+        return features[-1]
 
 
 @contextmanager
-def _returning_its_input(head: nn.Module) -> Iterator[None]:
-    """The model returns its features while the head hands on what it is given."""
-    handle = head.register_forward_hook(lambda module, args, output: args[0])
+def given_to(head: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what the head is given."""
+    given: list[Tensor] = []
+    handle = head.register_forward_hook(lambda module, args, output: given.append(args[0]))
     try:
-        yield
+        yield given
     finally:
         handle.remove()
 

@@ -40,7 +40,7 @@ def check_alpha(name: str, value: float | str) -> float | Literal["auto"]:
 
 
 def check_model(model: object) -> nn.Module:
-    """An nn.Module whose parameters are all real and finite."""
+    """Return the model, an nn.Module whose parameters are all finite."""
     if isinstance(model, type) or not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module object, got {model!r}")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
@@ -61,12 +61,8 @@ def check_model(model: object) -> nn.Module:
             f"model parameter {on_meta[0]!r} is on the meta device: it holds no numbers; load or initialise it"
         )
     for name, parameter in model.named_parameters():
-        if parameter.is_complex() and parameter.requires_grad:
-            raise TypeError(
-                f"model parameter {name!r} is complex ({parameter.dtype}), and training needs real ones; keep its real and "
-                "imaginary parts in a real parameter, torch.view_as_real(...), and torch.view_as_complex(...) in forward"
-            )
-        if parameter.is_floating_point() and not parameter.is_meta and not torch.isfinite(parameter).all():
+        numbers = parameter.is_floating_point() or parameter.is_complex()
+        if numbers and not parameter.is_meta and not torch.isfinite(parameter).all():
             raise ValueError(f"model parameter {name!r} holds NaN or infinity; initialise it again before training")
     return model
 
@@ -277,11 +273,13 @@ def _check_finite(name: str, tensor: Tensor, first: int, hint: str = "") -> None
 def _check_shape(name: str, targets: Tensor, location: HeadLocation) -> None:
     """Where the head runs on many positions of a sample, targets must name a value or a label for each."""
     shape = location.output_shape
+    if tuple(targets.shape[1:]) == location.model_shape:
+        return
     if len(shape) == 1:
         if targets.ndim > 2:
             raise ValueError(f"{name} must have shape (samples,) or (samples, {shape[0]}), got {tuple(targets.shape)}")
         return
-    channel = 0 if isinstance(location.head, nn.Conv2d) else len(shape) - 1
+    channel = 0 if location.is_convolution else len(shape) - 1
     labels = shape[:channel] + shape[channel + 1 :]
     if tuple(targets.shape[1:]) not in (shape, labels):
         raise ValueError(

@@ -76,9 +76,9 @@ class Problem:
     """A network, samples, a loss and penalties.
 
     Args:
-        model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. It runs in evaluation
-            mode, and only `store` writes to it. Of DataParallel, DistributedDataParallel and torch.compile the module
-            inside is taken.
+        model: any nn.Module whose output is computed by an nn.Linear, or by a convolution with a kernel of one, and at most
+            reshaped afterwards. It runs in evaluation mode, and only `store` writes to it. DataParallel,
+            DistributedDataParallel and torch.compile are replaced by the module inside.
         inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
             that is called with several arguments, a dictionary for one that is called by name.
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of

@@ -21,11 +21,13 @@ Legend: a2 -> head_penalty, rho -> BatchHead.proximal, Z -> features, W_b -> fit
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gnvpro.arguments import check_method, check_number
 from gnvpro.head.choose import default_eliminator
@@ -42,18 +44,20 @@ from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 from gnvpro.processes import Processes
+from gnvpro.samples.several import Batch
 from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
-from gnvpro.stochastic.features import Envelope, handing_on, named_head
+from gnvpro.stochastic.features import Envelope, as_batch, features_of, named_head
 
-Samples = Iterable[Any] | tuple[Tensor, Tensor]
+BatchInputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
+Samples = Iterable[Any] | tuple[BatchInputs, Tensor]
 
 
 class ReducedLoss:
     """The loss of a batch with the head eliminated on it, as a function of the other parameters.
 
     Args:
-        model: ends in an nn.Linear or a 1x1 nn.Conv2d; may be wrapped in DistributedDataParallel. What torch.compile made of a
-            model is run without it.
+        model: ends in an nn.Linear or a convolution with a kernel of one; may be wrapped in DistributedDataParallel. A model
+            that torch.compile has wrapped is run without it.
         loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
             one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         head_penalty: a2 in a2/2 |W|^2, the bias included. Default 1e-10 for least squares, else 1e-4.
@@ -66,7 +70,8 @@ class ReducedLoss:
     A batch may be smaller than the number of features, and classes may be missing from it: the head then stays where it
     was along the directions that the batch says nothing about. A batch whose features or targets are not finite raises
     ValueError and leaves the last head as it was, so that a loop may skip it. The head gets no gradient: an optimiser
-    that was given all of the model's parameters leaves it alone.
+    that was given all of the model's parameters leaves it alone. All evaluations within one `optimizer.step(closure)`, as
+    torch.optim.LBFGS makes them, begin from the same last head, so they are values of one function.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.rand(64, 2)
@@ -114,6 +119,10 @@ class ReducedLoss:
         self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
         self._checked = False  # the derivatives, against differences
         self._memory: HeadMemory | None = None
+        self._first_of_step: HeadMemory | None = (
+            None  # the memory that every evaluation within a step of an optimiser begins from
+        )
+        _watch_steps(self)
 
     # -- what an optimiser is given
 
@@ -131,40 +140,48 @@ class ReducedLoss:
 
     # -- a batch
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, inputs: BatchInputs, targets: Tensor) -> Tensor:
         """The reduced loss of a batch: eliminates the head on it; `backward` gives the gradient in theta.
 
         Under `torch.no_grad()` it is the loss of the model with the head that it holds, and nothing moves.
 
         Args:
-            inputs: what the model takes, samples first.
+            inputs: what the model takes, samples first: a tensor; a tuple or list of them for a model that is called with
+                several arguments, a dictionary for one that is called by name.
             targets: as `gnvpro.train` takes them.
 
         Raises:
-            ValueError: where features or targets are not finite, shapes do not fit, or the model has no head to eliminate.
+            ValueError: the batch is empty, features or targets are not finite, shapes do not fit, or the model has no head to
+                eliminate.
         """
         with self._processes.together():
-            network = self._see(inputs)
-            C = check_targets("targets", targets, inputs, network, self.loss)
-        with handing_on(self._head, keep_in_graph=not self._processes.alone):
-            features = self.model(inputs)
+            batch = as_batch("inputs", inputs)
+            if not len(batch) and self._processes.alone:
+                raise ValueError(
+                    "inputs is an empty batch: a mean over no samples is not defined; leave such batches out"
+                )
+            network = self._see(batch)
+            C = check_targets("targets", targets, batch, network, self.loss)
+        features = features_of(self.model, self._head, batch, keep_in_graph=not self._processes.alone)
         misfit = Misfit.mean(self.loss, C, over=self._over)
         Z = self._finite(append_bias_column(network.rows(features.detach()), network.bias))
         if not torch.is_grad_enabled():
             W = network.W()
             return features.new_tensor(misfit.value(Z @ W.T) + ridge(self.head_penalty, W))
-        memory = self._memory or self.batch_head.first(network.W())
+        memory = self._first_of_step or self._memory or self.batch_head.first(network.W())
         fit = self.batch_head.fit(Z, misfit, self.head_penalty, memory)
         self._memory = fit.memory
         self._write(network, fit.memory.reading)
         cotangent = self._processes.size * misfit.gradient(fit.outputs) @ fit.W[:, : network.n_features]
         return Envelope.apply(network.rows(features), cotangent, fit.value)
 
-    def _see(self, inputs: Tensor) -> SeparableNetwork:
+    def _see(self, inputs: Batch) -> SeparableNetwork:
         """The model as features and head, looked at when the first batch comes."""
         if self._network is None:
-            if not isinstance(inputs, Tensor) or inputs.ndim < 2 or not len(inputs):
-                raise ValueError(f"inputs must be a tensor of samples, first axis, got {_told(inputs)}")
+            if not len(inputs):
+                raise ValueError(
+                    "inputs is an empty batch: the first batch must have samples, which show what the model is"
+                )
             with evaluating(self._plain):
                 try:
                     location = find_head(self._plain, inputs[:2], self._head_name)
@@ -188,11 +205,11 @@ class ReducedLoss:
         ) from None
 
     def _write(self, network: SeparableNetwork, W: Tensor) -> None:
-        head = self._head
+        weight, bias = network.location.weight, network.location.bias
         with torch.no_grad():
-            head.weight.copy_(W[:, : network.n_features].reshape(head.weight.shape))
-            if head.bias is not None:
-                head.bias.copy_(W[:, -1])
+            weight.copy_(W[:, : network.n_features].reshape(weight.shape))
+            if bias is not None:
+                bias.copy_(W[:, -1])
 
     # -- all samples
 
@@ -222,6 +239,7 @@ class ReducedLoss:
         solver = eliminator or default_eliminator(self.loss, network.n_targets * Z.shape[1])
         fit = solver.fit(Z, misfit, self.head_penalty, WarmStart(network.W()))
         self._memory = HeadMemory(fit.W, (self._memory or self.batch_head.first(fit.W)).proximal)
+        self._first_of_step = None
         self._write(network, fit.W)
         return misfit.value(fit.outputs) + ridge(self.head_penalty, fit.W)
 
@@ -230,10 +248,10 @@ class ReducedLoss:
         rows, targets = [], []
         with evaluating(self._plain):
             for inputs, labels in _batches_of(samples):
-                network = self._see(inputs)
-                with handing_on(self._head, keep_in_graph=False):
-                    rows.append(network.rows(self._plain(inputs)))
-                targets.append(check_targets("targets", labels, inputs, network, self.loss))
+                batch = as_batch("samples", inputs)
+                network = self._see(batch)
+                rows.append(network.rows(features_of(self._plain, self._head, batch)))
+                targets.append(check_targets("targets", labels, batch, network, self.loss))
         if not rows:
             raise ValueError("samples yielded nothing: refit needs at least one batch of (inputs, targets)")
         return rows, targets, network
@@ -259,10 +277,11 @@ class ReducedLoss:
         if memory is None:
             self._memory = None
             return
-        shape = (self._head.weight.shape[0], self._head.weight.shape[1] + (self._head.bias is not None))
+        own: Any = self._head
+        shape = (own.weight.shape[0], own.weight.shape[1] + (own.bias is not None))
         if tuple(memory["W"].shape) != shape:
             raise ValueError(f"state has a head of shape {tuple(memory['W'].shape)}, the model one of {shape}")
-        device = self._head.weight.device
+        device = own.weight.device
         here: dict[str, Any] = {key: v.to(device) if isinstance(v, Tensor) else v for key, v in memory.items()}
         self._memory = HeadMemory(**here)
 
@@ -278,9 +297,21 @@ def _bad_rows(Z: Tensor) -> int:
 
 
 def _batches_of(samples: Samples) -> Iterable[Any]:
-    pair = isinstance(samples, tuple | list) and len(samples) == 2 and all(isinstance(s, Tensor) for s in samples)
+    pair = isinstance(samples, tuple | list) and len(samples) == 2 and isinstance(samples[1], Tensor)
     return [samples] if pair else samples
 
 
-def _told(value: object) -> str:
-    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+def _watch_steps(criterion: ReducedLoss) -> None:
+    """Set the memory that all evaluations within one step of an optimiser begin from."""
+    own = weakref.ref(criterion)
+
+    def begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if (alive := own()) is not None:
+            alive._first_of_step = alive._memory
+
+    def end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if (alive := own()) is not None:
+            alive._first_of_step = None
+
+    for handle in (register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)):
+        weakref.finalize(criterion, handle.remove)

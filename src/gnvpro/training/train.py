@@ -92,8 +92,8 @@ def train(
     """Train the model in place.
 
     Args:
-        model: any nn.Module whose output is computed by an nn.Linear, or by a 1x1 nn.Conv2d. Parameters with
-            requires_grad=False stay as they are.
+        model: any nn.Module whose output is computed by an nn.Linear, or by a convolution with a kernel of one, and at most
+            reshaped afterwards. Parameters with requires_grad=False stay as they are.
         inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
             that is called with several arguments, a dictionary for one that is called by name.
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of

@@ -1,4 +1,4 @@
-"""Operations of torch that have no second derivative, computed by others that have.
+"""Operations of torch whose second derivative is missing, or not a number, computed by others that have one.
 
 Products with the Jacobian differentiate a backward pass once more. Where a model has one of these operations, they are
 replaced while its features are computed; a model without them never comes here.
@@ -48,9 +48,28 @@ def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = No
     return torch.linalg.vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, -1)
 
 
+def _logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """Sums over ever longer stretches: every entry takes in the stretch before its own, which doubles each time."""
+    total = input.movedim(dim, -1)
+    stretch = 1
+    while stretch < total.shape[-1]:
+        total = torch.cat([total[..., :stretch], torch.logaddexp(total[..., stretch:], total[..., :-stretch])], -1)
+        stretch *= 2
+    return total.movedim(-1, dim)
+
+
+def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """A straight line between zero and one."""
+    output = (input / 6 + 0.5).clamp(0, 1)
+    return input.copy_(output) if inplace else output
+
+
 SUBSTITUTES: dict[Callable[..., Any], Callable[..., Any]] = {
     nn.functional.embedding_bag: _embedding_bag,
+    nn.functional.hardsigmoid: _hardsigmoid,
     torch.cdist: _cdist,
+    torch.logcumsumexp: _logcumsumexp,
+    Tensor.logcumsumexp: _logcumsumexp,
 }
 
 
