@@ -78,7 +78,7 @@ def features_of(model: nn.Module, head: nn.Module, inputs: Batch, keep_in_graph:
 
 
 def as_batch(name: str, inputs: Any) -> Batch:
-    """Return the arguments of a model, samples first, given as a tensor, a tuple or list of them, or a dictionary of them by name."""
+    """Return a model's arguments, samples first, given as a tensor, a tuple or list of them, or a dictionary by name."""
     if isinstance(inputs, Mapping):
         batch: Any = Several((), dict(inputs))
     elif isinstance(inputs, tuple | list):
