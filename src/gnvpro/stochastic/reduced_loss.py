@@ -104,7 +104,8 @@ class ReducedLoss:
         self._processes = Processes.of(group)
         self._over = SampleSum(self._processes)
         self._head_name, self._head = named_head(self._plain, head)
-        self.loss = get_loss(loss, len(self._head.weight))
+        weight: Any = self._head.weight
+        self.loss = get_loss(loss, len(weight))
         default = 1e-10 if self.loss.is_least_squares else 1e-4
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
         if batch_head is not None and not isinstance(batch_head, BatchHead):
