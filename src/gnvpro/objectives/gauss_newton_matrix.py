@@ -140,22 +140,22 @@ class MatrixBuilder:
         """The matrix of a part of the samples, with the head and the gradient of all; without the residual's coupling."""
         at = part.reduced.start(point.x, WarmStart(point.W))
         assert at.fit is not None
-        at = replace(at, fit=at.fit.with_head(at.Z, point.W))
+        at = replace(at, fit=at.full.with_head(at.Z, point.W), few=at.problem.misfit)
         sums = _Accumulator(self.subspace, at.sensitivity)
         sums.add_samples(at, False, 0.0)
         pull = self._pull_back(point)
         matrix = sums.matrix().add_(self.penalty)
-        local, network, penalty = point.sensitivity, point.linearization, point.problem.theta_penalty
+        local, network, penalty = point.rotated, point.linearization, point.problem.theta_penalty
 
         def product(v: Tensor) -> Tensor:  # Kaufman's, which leaves out S2
             d_outputs = matmul_small(network.jvp(v), local.W.T)
-            return pull(d_outputs, torch.zeros_like(point.W)) + penalty.hessian_mv(v)
+            return pull(d_outputs, torch.zeros_like(local.fit.W)) + penalty.hessian_mv(v)
 
         return GaussNewtonMatrix(matrix, point.gradient(), self.penalty, self.subspace, pull, product)
 
     def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
         """The matrix and the gradient at a point."""
-        local, full = point.sensitivity, self.residual_term
+        local, full = point.rotated, self.residual_term
         sums = _Accumulator(self.subspace, local)
         kept, root = sums.add_samples(point, full, self.kept_bytes)
         if full or local.misfit.identity_hessian:
@@ -170,7 +170,7 @@ class MatrixBuilder:
         self, point: ReducedPoint, kept: list[Chunk] | None = None, root: Root | None = None
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
-        local, subspace, vjp = point.sensitivity, self.subspace, point.linearization.vjp
+        local, subspace, vjp = point.rotated, self.subspace, point.linearization.vjp
 
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
             hessian = local.misfit.hessian(local.fit.outputs)

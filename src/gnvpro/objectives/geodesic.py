@@ -52,7 +52,8 @@ class Geodesic:
         # passes that were paid for where the Jacobian did not fit; with the matrix of a part they are counted
         uncounted = nullcontext() if local.product else problem.meter.paused()
         with uncounted:
-            change = reduce(local.pull_back(probe.outputs - point.outputs, probe.W - point.W))
+            there, here = probe.rotated.fit, point.rotated.fit
+            change = reduce(local.pull_back(there.outputs - here.outputs, there.W - here.W))
         y = reduce(step.d_x)
         straight = model.times(y) - local.penalty @ y
         return -model.solve((2 / h**2) * (change - h * straight), step.damping)

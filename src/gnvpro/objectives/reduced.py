@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column
@@ -26,6 +27,7 @@ from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import Rows
 from gnvpro.network.derivatives.protocol import FeatureLinearization
+from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
 if TYPE_CHECKING:
@@ -89,7 +91,8 @@ class ReducedPoint(EvaluatedPoint):
     """The reduced objective at one theta, with the head that is optimal there."""
 
     start: WarmStart | None  # where the elimination began
-    fit: HeadFit | None  # None where the features are too large to be eliminated, or the head to be stored
+    fit: HeadFit | None  # None if the features are too large to be eliminated, or the head to be stored
+    few: Misfit  # whose head `fit` is: the problem's misfit, or its targets rotated to fewer
 
     @property
     def theta(self) -> Tensor:
@@ -99,18 +102,26 @@ class ReducedPoint(EvaluatedPoint):
     @property
     def W(self) -> Tensor:
         """The eliminated head, its bias as last column."""
-        return self._fit.W
+        return self.full.W
 
     @property
     def outputs(self) -> Tensor:
         """The outputs on the samples."""
-        return self._fit.outputs
+        return self.full.outputs
 
     @property
     def _fit(self) -> HeadFit:
         if self.fit is None:
             raise ValueError(self.trouble)
         return self.fit
+
+    @cached_property
+    def full(self) -> HeadFit:
+        """The elimination for all targets, where `fit` is of rotated ones."""
+        problem = self.problem
+        if self.few is problem.misfit:
+            return self._fit
+        return problem.eliminator.fit(self.Z, problem.misfit, problem.head_penalty, None)
 
     @property
     def trouble(self) -> str:
@@ -130,7 +141,7 @@ class ReducedPoint(EvaluatedPoint):
         """The mean loss on the samples."""
         if self.fit is None:
             return math.nan
-        return self.fit.misfit(self.fit.W) if self.fit.misfit else self.problem.misfit.value(self.fit.outputs)
+        return self.fit.misfit(self.fit.W) if self.fit.misfit else self.few.value(self.fit.outputs)
 
     @cached_property
     def value(self) -> float:
@@ -144,16 +155,23 @@ class ReducedPoint(EvaluatedPoint):
     def sensitivity(self) -> HeadSensitivity:
         """How the eliminated head and the outputs move with the features."""
         problem = self.problem
-        return HeadSensitivity(self.Z, problem.network.n_features, problem.misfit, self._fit, problem.head_penalty)
+        return HeadSensitivity(self.Z, problem.network.n_features, problem.misfit, self.full, problem.head_penalty)
+
+    @cached_property
+    def rotated(self) -> HeadSensitivity:
+        """The same for targets rotated to fewer: for gradient and curvature, which the rotation does not change."""
+        if self.few is self.problem.misfit:
+            return self.sensitivity
+        return HeadSensitivity(self.Z, self.problem.network.n_features, self.few, self._fit, self.problem.head_penalty)
 
     def _make_gradient(self) -> Tensor:
-        vjp = self.linearization.vjp(self.sensitivity.feature_gradient())
+        vjp = self.linearization.vjp(self.rotated.feature_gradient())
         return vjp + self.problem.theta_penalty.hessian_mv(self.x)
 
     def curvature(self) -> LinearOperator:
         """Its Gauss-Newton matrix: two passes per product."""
         with self.problem.meter.inner_clock():
-            on_features = self.sensitivity.curvature
+            on_features = self.rotated.curvature
         jvp, vjp = self.linearization.jvp, self.linearization.vjp
         penalty = self.problem.theta_penalty.hessian_mv
         return symmetric(tuple(self.x.shape), lambda v: vjp(on_features.mv(jvp(v))) + penalty(v))
@@ -182,13 +200,22 @@ class ReducedObjective(Objective):
         passes = problem.passes if keep else replace(problem.passes, kept=0.0)
         linearization = problem.network.linearize(x, problem.inputs, passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, problem.network.bias)
-        fit = None
+        fit, few = None, few_targets(problem)
         in_one_pass = isinstance(Z, Rows) and isinstance(problem.eliminator, LeastSquares)  # which finds out by itself
         if in_one_pass or within_range(problem, Z):
             with problem.meter.inner_clock():
-                fit = problem.eliminator.fit(Z, problem.misfit, problem.head_penalty, start)
+                fit = problem.eliminator.fit(Z, few, problem.head_penalty, start)
                 fit = fit.rounded(Z, problem.network.dtype, problem.stored_dtype)
-        return ReducedPoint(problem, x, linearization, Z, start, fit)
+        return ReducedPoint(problem, x, linearization, Z, start, fit, few)
+
+
+def few_targets(problem: Problem) -> Misfit:
+    """Return the problem's misfit with at most as many targets as rows, if its head is found by least squares.
+
+    A network that does not compute in float64 keeps all targets: its head is rounded target by target.
+    """
+    exact = problem.network.dtype == torch.float64
+    return problem.misfit.rotated if exact and isinstance(problem.eliminator, LeastSquares) else problem.misfit
 
 
 MAX_SQUARES = 1e100  # of the features, added up: products of the inner Hessian with itself must not overflow

@@ -35,9 +35,7 @@ def rounded_point(problem: Problem, value: float | None) -> ReducedPoint | None:
         return None
 
     def with_head(head: Tensor) -> ReducedPoint:
-        fit = point.fit
-        assert fit is not None
-        return replace(point, fit=fit.with_head(point.Z, head))
+        return replace(point, fit=point.full.with_head(point.Z, head), few=problem.misfit)
 
     stored = with_head(W)
     if abs(stored.value - value) <= SAME * abs(value):

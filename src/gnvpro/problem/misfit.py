@@ -18,6 +18,7 @@ from torch import Tensor
 from gnvpro.linalg.columns import by_columns
 from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.sums import SampleSum
+from gnvpro.problem.compress import compressed
 from gnvpro.problem.losses import Loss
 
 
@@ -50,6 +51,14 @@ class Misfit:
     def sqrt_weights(self) -> Tensor:
         """The square roots of the weights."""
         return rowwise(torch.sqrt, self.weights)
+
+    @cached_property
+    def rotated(self) -> Misfit:
+        """The same sum of squares for at most as many targets as rows; itself for other losses or fewer targets."""
+        held = isinstance(self.targets, Tensor) and self.over.processes.alone
+        if not (self.identity_hessian and held and self.targets.shape[1] > self.targets.shape[0]):
+            return self
+        return replace(self, targets=by_columns(compressed(self.targets)))
 
     @property
     def pieces(self) -> Misfit:
