@@ -134,7 +134,7 @@ def test_pieces_that_are_far_behind_on_a_few_of_many_samples_are_not_tried_on_al
     seen = trainings_of(model, *steps(600)[:2])
     assert seen[1:4] == [(300, 4), (300, 16), (600, 16)]
     X, _, _ = steps(600)
-    wave = np.sin(3 * X[:, :3].sum(1)) + 0.1 * np.random.default_rng(1).normal(size=600)  # along no column
+    wave = np.sin(5 * X[:, :3].sum(1)) + 0.1 * np.random.default_rng(1).normal(size=600)  # along no column
     seen = trainings_of(model, X, wave)
     assert seen[1:3] == [(300, 4), (300, 16)]
     assert (600, 16) not in seen

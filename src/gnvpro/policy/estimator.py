@@ -35,3 +35,4 @@ class EstimatorPolicy:
     classes_pieces_from: int = row(1000, "samples", "classifiers see columns in pieces", CHOICES)
     column_gain: float = row(1.0, "log evidence per column", "gain that earns one penalty per column", CHOICES)
     calibration_rows: int = row(5000, "samples", "most rows that calibrate prediction intervals", TABLES)
+    targets_alone: int = row(8, "targets", "try a network of its own for at most so many, noisiest first", TABLES)

@@ -39,8 +39,8 @@ from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.sklearn.relevance import column_scales, half_way
-from gnvpro.sklearn.scaling import Scaling, scalings_of
-from gnvpro.sklearn.trained import Array, Part, Samples, Trained, spread_of
+from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
+from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, spread_of
 from gnvpro.training.judgement import MAX_DIRECTIONS
 from gnvpro.training.train import train
 
@@ -115,18 +115,25 @@ class NetworkEstimator(BaseEstimator, ABC):
         """The thresholds that choose networks, solvers and samples."""
         return as_policy(self.policy).estimator
 
-    def _fit(
-        self, X: Array, targets: Array, n_outputs: int, loss: str, weights: Array, labels: Array | None
-    ) -> Trained:
-        """Train on inputs and targets in their final form."""
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
+    def _find(
+        self,
+        X: Array,
+        targets: Array,
+        loss: str,
+        weights: Array,
+        labels: Array | None,
+        seed: int,
+        most: int | None = None,
+    ) -> Found:
+        """Train a network on inputs and targets in their final form, for so many iterations at most."""
+        n_outputs = int(labels.max()) + 1 if loss == "multinomial" and labels is not None else targets[:1].size
         begins = not (self._goes_on() and self._n_inputs == X.shape[1])
         if begins:
             if hasattr(self, "module_"):
                 del self.module_  # of other columns: nothing to begin from
             cuts = self._cuts(float(weights.sum())) if self.standardize else ()
-            scalings = [*scalings_of(X, weights, cuts)] if cuts else [OrderedDict()]
+            seen = targets if labels is None else np.eye(max(n_outputs, 2))[labels]
+            scalings = [*scalings_of(X, seen, weights, cuts)] if cuts else [OrderedDict()]
         else:
             scalings = [OrderedDict([*self.module_.named_children()][:-2])]
         goals, shares = torch.tensor(targets), torch.tensor(weights)
@@ -140,23 +147,31 @@ class NetworkEstimator(BaseEstimator, ABC):
             whole = Part(nn.Sequential(scaling)(torch.tensor(X)), goals, shares)
             return Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
 
-        if begins and self._seeks_relevances():
-            seen = [scaled(scaling) for scaling in scalings]
-            trained, which, columns = self._train_by_relevance(loss, seen, n_outputs, seed)
+        if begins and self._seeks_relevances() and most is None:
+            forms = [scaled(scaling) for scaling in scalings]
+            trained, which, columns = self._train_by_relevance(loss, forms, n_outputs, seed)
             scaling = scalings[which]
             scaling["scaling"] = scaling["scaling"].times(columns)
         else:
             scaling = scalings[0]
-            trained = self._train_in_units(loss, scaled(scaling), n_outputs, seed)
+            trained = self._train_in_units(loss, scaled(scaling), n_outputs, seed, most)
             n_columns = trained.samples.part.inputs.shape[1]
             columns = torch.ones(n_columns, dtype=torch.float64) if begins else self._columns
-        self._learn_posterior(trained, seed)
-        result, self._columns, self._n_inputs = trained.result, columns, X.shape[1]
+        if trained.directions is not None:
+            scaling["directions"] = Rotate(trained.directions)
+        return Found(trained, scaling, columns)
+
+    def _keep(self, found: Found, n_inputs: int) -> None:
+        """Set the attributes that say how a network was found."""
+        result = found.trained.result
+        self._columns, self._n_inputs = found.columns, n_inputs
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
         self.loss_curve_ = result.history.column("loss")
         self.n_iter_ = sum(record.note is None for record in result.history) - 1
-        self.module_ = nn.Sequential(OrderedDict([*scaling.items(), *trained.model.named_children()])).eval()
-        return trained
+
+    def _seed(self) -> int:
+        """A seed drawn from `random_state`."""
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _seeks_relevances(self) -> bool:
         """Whether columns may be scaled by their relevance: theta's penalty is searched for, the work not capped."""
@@ -265,6 +280,8 @@ class NetworkEstimator(BaseEstimator, ABC):
 
         So many layers where none are given, and settings of `train` in the place of the usual ones.
         """
+        directions = row_directions(samples.part.inputs) if self._may_rotate() else None
+        samples = samples if directions is None else samples.along(directions)
         part, rest = samples.part, samples.rest
         features = self._make_features(part.inputs.shape[1], float(part.weights.sum()), seed, n_layers)
         head = nn.Linear(_n_features(features, part.inputs[:2]), n_outputs).double()
@@ -293,7 +310,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             memory=self.memory,
             policy=self.policy,
         )
-        return Trained(model, result, problem, samples)
+        return Trained(model, result, problem, samples, directions=directions)
 
     def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
         """Loss, method, work and penalties, as `train` takes them."""
@@ -313,12 +330,12 @@ class NetworkEstimator(BaseEstimator, ABC):
         return {"loss": loss, "method": method, "work": self.work, "sample_weight": part.weights, **penalties}
 
     @abstractmethod
-    def _learn_posterior(self, trained: Trained, seed: int) -> None:
-        """Find out what is not known about the trained model, from the samples it was trained on or those held out."""
-
-    @abstractmethod
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         """Whether columns are cut into pieces; both where the evidence shall choose, first what is taken where it cannot."""
+
+    def _may_rotate(self) -> bool:
+        """Whether inputs may be replaced by their coordinates: the first layer is ours, and its penalty treats all alike."""
+        return self._has_own_layers() and self.standardize and not self._goes_on()
 
     def _has_own_layers(self) -> bool:
         """Whether the network before the head is an MLP of ours, with a layer at least."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
@@ -18,6 +19,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
 from gnvpro.policy import Policy
 from gnvpro.sklearn.base import WRITE_INSTEAD, NetworkEstimator
+from gnvpro.sklearn.rows import merge_equal_rows
 from gnvpro.sklearn.trained import Array, Trained, trained_point
 
 
@@ -94,18 +96,28 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         check_classification_targets(y)
         X, y, weights = self._check_weights(X, y, sample_weight=sample_weight)
         self.classes_, labels = np.unique(y, return_inverse=True)
+        X, labels, weights = merge_equal_rows(X, labels, weights)
         if self.class_weight is not None:
-            weights = weights * compute_sample_weight(self.class_weight, y)
+            shares = np.bincount(labels, weights)
+            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[labels])
+            if self.class_weight == "balanced":
+                by_class = shares.sum() / (len(shares) * shares)
+            weights = weights * by_class[labels]
         n = len(self.classes_)
         if n < 2:
             raise ValueError(f"y must have samples of at least two classes, got one class: {self.classes_[0]!r}")
-        self._fit(X, labels, 1 if n == 2 else n, "logistic" if n == 2 else "multinomial", weights, labels)
+        found = self._find(X, labels, "logistic" if n == 2 else "multinomial", weights, labels, self._seed())
+        self._keep(found, X.shape[1])
+        self.module_ = nn.Sequential(
+            OrderedDict([*found.scaling.items(), *found.trained.model.named_children()])
+        ).eval()
+        self._learn_posterior(found.trained)
         return self
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         return (self._has_own_layers() and n_samples >= self._rules.classes_pieces_from,)
 
-    def _learn_posterior(self, trained: Trained, seed: int) -> None:
+    def _learn_posterior(self, trained: Trained) -> None:
         self._posterior: JointPosterior | HeadPosterior | None = None
         if self.calibrated and trained.joint is not None:
             self._posterior = trained.joint[1]
@@ -126,10 +138,9 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         """The probability of each class, in the order of `classes_`."""
         logits = torch.from_numpy(self.decision_function(X))
         if logits.ndim == 1:
-            logits = torch.stack([torch.zeros_like(logits), logits], dim=1)
+            logits = torch.stack([-logits / 2, logits / 2], dim=1)
         return torch.softmax(logits, 1).numpy()
 
     def predict(self, X: Any) -> Array:
         """The most likely class."""
-        logits = self.decision_function(X)
-        return self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
+        return self.classes_[self.predict_proba(X).argmax(1)]

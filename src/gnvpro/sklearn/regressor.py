@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from gnvpro.objectives.evidence import noise_by_target
@@ -17,7 +16,23 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
 from gnvpro.problem.misfit import Misfit
 from gnvpro.sklearn.base import NetworkEstimator
-from gnvpro.sklearn.trained import Part, Samples, Trained, features_of, spread_of, trained_point
+from gnvpro.sklearn.combine import (
+    LEAST_UNEXPLAINED,
+    NO_BLEND,
+    Choice,
+    Option,
+    assembled,
+    is_plain,
+    judged,
+    noise_of,
+    plain,
+    taken,
+)
+from gnvpro.sklearn.linear import LinearModel, fit_linear
+from gnvpro.sklearn.parts import PartPosteriors, Posterior
+from gnvpro.sklearn.rows import merge_equal_rows
+from gnvpro.sklearn.scaling import TargetUnits, plain_scaling
+from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, features_of, spread_of, trained_point
 
 
 class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
@@ -62,22 +77,97 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GNvproRegressor:
         """Fit to inputs (samples, features) and targets (samples,) or (samples, targets)."""
         X, y = self._checked(X, y=y, multi_output=True, y_numeric=True)
-        X, y, weights = self._check_weights(X, np.asarray(y, dtype=np.float64), sample_weight=sample_weight)
-        targets = y.reshape(len(y), -1)
+        self._flat = y.ndim == 1
+        targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        X, targets, weights = merge_equal_rows(*self._check_weights(X, targets, sample_weight=sample_weight))
         self.n_outputs_ = targets.shape[1]
-        scaler = StandardScaler().fit(targets, sample_weight=weights) if self.standardize else None
-        scaled = targets if scaler is None else scaler.transform(targets)
-        self.noise_std_: Any = None
-        units = self._fit(X, scaled, self.n_outputs_, "least_squares", weights, None).units
-        scale = torch.ones(self.n_outputs_).double() if scaler is None else torch.from_numpy(scaler.scale_)
-        scale = scale if units is None else scale * units
+        units = TargetUnits.of(targets, weights) if self.standardize else TargetUnits.none(self.n_outputs_)
+        variance = self._fit_scaled(X, units.scaled(targets), weights, self._seed())
         head = self.module_.get_submodule("head")
         with torch.no_grad():
-            head.get_parameter("weight").mul_(scale[:, None])
-            head.get_parameter("bias").mul_(scale).add_(0.0 if scaler is None else torch.from_numpy(scaler.mean_))
-        self.noise_std_ = self.noise_std_ * scale.numpy()
-        self._flat = y.ndim == 1
+            head.get_parameter("weight").mul_(units.scale[:, None])
+            head.get_parameter("bias").mul_(units.scale).add_(units.mean)
+        self.noise_std_ = variance.sqrt().numpy() * units.scale.numpy()
         return self
+
+    def _fit_scaled(self, X: Array, targets: Array, weights: Array, seed: int) -> Tensor:
+        """Fit to standardised targets: together, noisy ones alone as well, beside a linear model and the mean.
+
+        Returns the variance of each target's noise.
+        """
+        count = targets.shape[1]
+        varied = [k for k in range(count) if (targets[:, k] != targets[0, k]).any()]
+        nothing = not varied and self.standardize
+        every = varied if self.standardize and varied else list(range(count))
+        whole = self._find(X, targets[:, every], "least_squares", weights, None, seed, 0 if nothing else None)
+        self._keep(whole, X.shape[1])
+        goals, shares = torch.tensor(targets), torch.tensor(weights)
+        linear, columns = None, plain_scaling(X, weights)
+        if nothing:
+            choices = [Choice(None, 0, NO_BLEND)] * count
+        elif not self._blends(whole):
+            choices = taken(self._option(whole, every, None), count)
+        else:
+            linear = fit_linear(columns(torch.tensor(X)), goals, shares)
+            options = [self._option(whole, every, seed)]
+            for k in self._worth_a_network(options[0], goals, shares):
+                alone = self._find(X, targets[:, [k]], "least_squares", weights, None, seed)
+                options.append(self._option(alone, [k], seed))
+            choices = judged(options, linear, goals, shares)
+        if is_plain(choices):
+            assert choices[0].option is not None
+            option = choices[0].option
+            self.module_ = plain(option)
+            self._posterior: Posterior | PartPosteriors = option.posterior
+            return self._noise(option, seed)
+        self.module_, self._posterior = assembled(choices, linear, columns, X.shape[1], float(weights.sum()))
+        return torch.stack([self._noise_of(c, k, goals, shares, linear, seed) for k, c in enumerate(choices)])
+
+    def _blends(self, found: Found) -> bool:
+        """Whether the network is weighed against a linear model and the mean: it is ours, and its penalties are."""
+        searched = found.trained.result.chosen is not None or self._are_many(len(found.trained.samples.part.inputs))
+        ours = self._has_own_layers() and self.standardize and not self.warm_start
+        return searched and ours and found.trained.samples.rest is None
+
+    def _worth_a_network(self, whole: Option, targets: Tensor, weights: Tensor) -> list[int]:
+        """Targets that may gain from a network of their own, noisiest first."""
+        if len(whole.targets) < 2:
+            return []
+        errors = (weights[:, None] * (targets[:, list(whole.targets)] - whole.left_out).square()).sum(0) / weights.sum()
+        worst = [whole.targets[int(i)] for i in errors.argsort(descending=True) if errors[i] > SMALL_ERROR]
+        return worst[: self._rules.targets_alone]
+
+    def _option(self, found: Found, targets: list[int], seed: int | None) -> Option:
+        """What is known about a network, and its predictions of rows left out; without a seed these are not wanted."""
+        trained, part = found.trained, found.trained.samples.part
+        posterior = posterior_and_noise(trained)[0]
+        residuals, weights = residuals_of(trained, part), part.weights[:, None]
+        size = sum(p.numel() for p in trained.model.parameters()) / residuals.shape[1]
+        leverage = torch.full_like(residuals, min(size / len(residuals), 0.5))
+        if seed is not None and trained.joint is None and size > FEW_PARAMETERS * len(residuals):
+            left = self._residuals_by_folds(part, seed)
+        else:
+            if trained.joint is not None:
+                with torch.no_grad():
+                    leverage = weights * spread_of(posterior, trained.model, part.inputs)
+            left = residuals / (1 - leverage).clamp_min(LEAST_UNEXPLAINED)
+        left_out = part.targets - left if trained.units is None else (part.targets - left) * trained.units
+        return Option(found, targets, posterior, left_out, leverage)
+
+    def _residuals_by_folds(self, part: Part, seed: int) -> Tensor:
+        """Residuals of models that have not seen the rows."""
+        residuals = torch.zeros_like(part.targets)
+        for model, rest, rows in self._folds(part, seed, FOLDS):
+            residuals[rows] = residuals_of(model, rest)
+        return residuals
+
+    def _noise_of(
+        self, choice: Choice, k: int, targets: Tensor, weights: Tensor, linear: LinearModel | None, seed: int
+    ) -> Tensor:
+        """The variance of one target's noise."""
+        if choice.option is not None and choice.blend.is_network:
+            return self._noise(choice.option, seed)[choice.column]
+        return noise_of(choice, k, targets[:, k], weights, linear)
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         return (False, True) if self._has_own_layers() and n_samples >= self._rules.pieces_from else (False,)
@@ -104,49 +194,51 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         assert found is not None
         return found
 
-    def _learn_posterior(self, trained: Trained, seed: int) -> None:
+    def _noise(self, option: Option, seed: int) -> Tensor:
+        """The variance of each target's noise around a network taken as it is, in units of the standardised targets."""
+        trained, posterior = option.found.trained, option.posterior
         part, rest = trained.samples.part, trained.samples.rest
-        self._posterior, variance, fitted = posterior_and_noise(trained)
+        _, variance, fitted = posterior_and_noise(trained)
         by_hand = trained.result.chosen is None
         most, folds = (MAX_FITTED_BY_HAND, FOLDS_BY_HAND) if by_hand else (MAX_FITTED, FOLDS)
         if rest is not None:
-            variance = noise_on(rest, trained, self._posterior)
+            variance = noise_on(rest, trained, posterior)
         elif fitted > most * trained.problem.n_independent and len(part.inputs) >= 2 * folds:
-            variance = self._noise_by_hand(trained, part, seed) if by_hand else self._cross_validated_noise(part, seed)
+            variance = self._noise_by_hand(option, part, seed) if by_hand else self._cross_validated_noise(part, seed)
         else:
             few, most_rows = part, self._rules.calibration_rows
             if len(part.inputs) > most_rows:
                 few = part.take(np.random.RandomState(seed).permutation(len(part.inputs))[:most_rows])
                 variance = variance * mean_square(trained, few) / mean_square(trained, part)  # few may lack an outlier
-            scores = residuals_of(trained, few) / self._unexplained(trained, few).sqrt()
+            scores = residuals_of(trained, few) / unexplained(option, few).sqrt()
             variance = covering(variance, scores, few.weights[:, None])
-        self.noise_std_ = variance.sqrt().numpy()
+        return variance if trained.units is None else variance * trained.units.square()
 
-    def _folds(self, part: Part, seed: int, n: int) -> Iterator[tuple[Trained, Part]]:
+    def _folds(self, part: Part, seed: int, n: int) -> Iterator[tuple[Trained, Part, Array]]:
         """Models that have not seen a part of the samples, and that part: residuals that much was fitted to say little."""
         for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
             seen = part.take(np.setdiff1d(np.arange(len(part.inputs)), fold))
-            yield self._train("least_squares", Samples(seen, None), self.n_outputs_, seed), part.take(fold)
+            model = self._train("least_squares", Samples(seen, None), part.targets.shape[1], seed)
+            rest = part.take(fold)
+            yield model, rest if model.directions is None else rest.along(model.directions), fold
 
     def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
         """From such residuals, in units of what those models expect."""
         pairs = self._folds(part, seed, FOLDS)
-        return torch.stack([noise_on(rest, model, posterior_and_noise(model)[0]) for model, rest in pairs]).mean(0)
+        return torch.stack([noise_on(rest, model, posterior_and_noise(model)[0]) for model, rest, _ in pairs]).mean(0)
 
-    def _noise_by_hand(self, trained: Trained, part: Part, seed: int) -> Tensor:
+    def _noise_by_hand(self, option: Option, part: Part, seed: int) -> Tensor:
         """From such residuals, in units of what this model expects at samples left out.
 
         With penalties far too small, models of fewer samples come close to fitting them all, and expect many times as much.
         """
-        found = [(residuals_of(model, rest), rest) for model, rest in self._folds(part, seed, FOLDS_BY_HAND)]
-        scores = torch.cat([residuals * self._unexplained(trained, rest).sqrt() for residuals, rest in found])
-        weights = torch.cat([rest.weights for _, rest in found])[:, None]
+        found = [
+            (residuals_of(model, rest), part.take(rows), rest.weights)
+            for model, rest, rows in self._folds(part, seed, FOLDS_BY_HAND)
+        ]
+        scores = torch.cat([residuals * unexplained(option, rest).sqrt() for residuals, rest, _ in found])
+        weights = torch.cat([weights for *_, weights in found])[:, None]
         return covering((weights * scores.square()).sum(0) / weights.sum(), scores, weights)
-
-    def _unexplained(self, trained: Trained, part: Part) -> Tensor:
-        """1 - h, h the spread at samples trained on; without one of them it would be h / (1 - h), its residual r / (1 - h)."""
-        with torch.no_grad():
-            return (1 - spread_of(self._posterior, trained.model, part.inputs)).clamp_min(LEAST_UNEXPLAINED)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The targets; with `return_std` also the standard deviation of a new observation there."""
@@ -154,8 +246,15 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         mean = outputs[:, 0].numpy() if self._flat else outputs.numpy()
         if not return_std:
             return mean
-        std = np.sqrt(1 + self._spread(self._posterior, inputs).numpy()) * self.noise_std_
+        std = np.sqrt(1 + self._spread_at(inputs).numpy()) * self.noise_std_
         return mean, std[:, 0] if self._flat else std
+
+    def _spread_at(self, inputs: Tensor) -> Tensor:
+        """The variance of predictions over the variance of the noise, for each row and target."""
+        if isinstance(self._posterior, PartPosteriors):
+            with torch.no_grad():
+                return self._posterior.spread(self.module_, inputs)
+        return self._spread(self._posterior, inputs)
 
 
 MAX_TRAININGS = 4  # in other units each
@@ -163,7 +262,8 @@ SIMILAR_NOISE = 4.0  # the largest over the smallest of the targets, in the unit
 LEAST_UNIT = 1e-3  # of a target, over the largest
 FOLDS = 3
 FOLDS_BY_HAND = 8
-LEAST_UNEXPLAINED = 0.05  # of a sample's residual
+SMALL_ERROR = 0.01  # of a target's variance: another network can gain no more
+FEW_PARAMETERS = 0.25  # per row: so many cannot fit much noise
 MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
 MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
 
@@ -177,6 +277,13 @@ def posterior_and_noise(trained: Trained) -> tuple[JointPosterior | HeadPosterio
     point = trained_point(problem)
     head = head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed)
     return head, noise_variance(point, head, problem.n_observed), 0.0
+
+
+def unexplained(option: Option, part: Part) -> Tensor:
+    """1 - h, h the leverage of samples trained on; without one of them it would be h / (1 - h), its residual r / (1 - h)."""
+    with torch.no_grad():
+        spread = spread_of(option.posterior, option.found.trained.model, part.inputs)
+        return (1 - part.weights[:, None] * spread).clamp_min(LEAST_UNEXPLAINED)
 
 
 def residuals_of(trained: Trained, part: Part) -> Tensor:

@@ -47,10 +47,17 @@ def half_way(scales: Tensor) -> Tensor:
 
 
 def slopes_by_column(trained: Trained, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """gamma and pull: twice the evidence's slopes, apart."""
+    """gamma and pull: twice the evidence's slopes, apart; `weight` is the first layer's."""
     problem = trained.problem
     assert trained.joint is not None
     _, posterior, found = trained.joint
-    alpha, variances = problem.theta_penalty.alpha, torch.cholesky_inverse(posterior.factor).diagonal()
-    gamma = len(weight) - alpha * variances[: weight.numel()].view_as(weight).sum(0)
+    units, count = weight.shape
+    variances = torch.cholesky_inverse(posterior.factor)[: weight.numel(), : weight.numel()]
+    blocks = variances.view(units, count, units, count).diagonal(dim1=0, dim2=2).sum(2)  # a unit's own, added up
+    alpha = problem.theta_penalty.alpha
+    if trained.directions is None:
+        gamma = units - alpha * blocks.diagonal()
+    else:  # across the directions nothing is known but the prior
+        V = trained.directions
+        gamma, weight = units * V.square().sum(1) - alpha * ((V @ blocks) * V).sum(1), weight @ V.T
     return gamma, problem.n_observed * alpha * weight.square().sum(0) / found.noise

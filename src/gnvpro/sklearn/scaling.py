@@ -1,13 +1,18 @@
 """How inputs are scaled before the network sees them: as modules, so that what is fitted takes inputs as they come.
 
+    columns of extreme size     x -> 2^-e x                       e the exponent of the largest |x|
     columns with long tails     x -> asinh((x - median) / w),     w = 1.48 median |x - median|
     columns cut into pieces     x -> p_1, ..., p_k                p_i = (x - b_(i-1)) / (b_i - b_(i-1)), kept within 0 and 1
     every column                x -> (x - mean) / deviation
 
-Where a few values are a hundred times as large as the others, those others all lie in one spot after scaling, and a network of
+If a few values are a hundred times as large as the others, those others all lie in one spot after scaling, and a network of
 tanh units cannot tell them apart. asinh leaves the middle as it is and takes the logarithm of the tails. A column has long
-tails where its kurtosis is above MAX_KURTOSIS (a Gaussian one has 3); columns of two values are left alone. Weights count
-samples.
+tails if its kurtosis is above MAX_KURTOSIS (a Gaussian one has 3); columns of two values are left alone. A target may also be
+linear in the tails themselves: if a linear model of the plain columns predicts left-out rows better than one of the compressed
+columns, the tails stay. Weights count samples.
+
+Squares and fourth powers of columns beyond 1e60 would overflow, and those of columns below 1e-60 would vanish; such columns are
+first multiplied by a power of two, which is exact.
 
 Classes and targets often change at a step along a column, as trees see it, while a unit of small weights is smooth along all
 of it. The p_i, with knots b_0 < ... < b_k at quantiles, let a unit bend at the knots and be steep between two of them. x is a
@@ -21,6 +26,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,11 +35,43 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
+from gnvpro.sklearn.linear import fit_linear, thin_svd
+
 Array = NDArray[Any]
 Scaling = OrderedDict[str, Any]  # modules by name
 MAX_KURTOSIS = 6.0
+PLAIN_IS_BETTER = 0.95  # squared error of a linear model of plain columns over that of compressed ones
+EXTREME = 200  # exponents of two beyond which powers of a column may overflow or vanish
 GAUSSIAN = 1.4826  # deviation over median |x - median|
 N_PIECES = 4  # of a column, at most
+
+
+class Rescale(nn.Module):
+    """Multiply each column by a power of two."""
+
+    factor: Tensor
+
+    def __init__(self, factor: Array) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.as_tensor(factor, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The columns at a moderate size."""
+        return inputs * self.factor
+
+
+class Rotate(nn.Module):
+    """Coordinates of the columns along orthonormal directions, as many as there were rows at most."""
+
+    directions: Tensor
+
+    def __init__(self, directions: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("directions", directions)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One column for each direction."""
+        return inputs @ self.directions
 
 
 class Standardize(nn.Module):
@@ -91,19 +129,88 @@ class Pieces(nn.Module):
         return ((inputs[:, self.column] - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
 
 
-def scalings_of(X: Array, weights: Array, cuts: Iterable[bool]) -> Iterator[Scaling]:
-    """The modules that scale the inputs, by name: for each of `cuts`, whether they cut columns into pieces."""
+def scalings_of(X: Array, targets: Array, weights: Array, cuts: Iterable[bool]) -> Iterator[Scaling]:
+    """Yield the modules that scale the inputs, by name: for each of `cuts`, which says whether they cut columns into pieces."""
+    factors = moderate_factors(X)
+    units = Rescale(factors) if (factors != 1).any() else None
+    X = X * factors
     tails = compress_tails(X, weights)
+    if tails is not None and plain_is_better(X, tails, targets, weights):
+        tails = None
     X = X if tails is None else tails(torch.tensor(X)).numpy()
     for cut in cuts:
         pieces = cut_into_pieces(X, weights) if cut else None
-        scaler = StandardScaler().fit(X if pieces is None else pieces(torch.tensor(X)).numpy(), sample_weight=weights)
-        modules = {"tails": tails, "pieces": pieces, "scaling": Standardize(scaler.mean_, scaler.scale_)}
+        scaler = standardizer(X if pieces is None else pieces(torch.tensor(X)).numpy(), weights)
+        modules = {"units": units, "tails": tails, "pieces": pieces, "scaling": scaler}
         yield OrderedDict((name, module) for name, module in modules.items() if module is not None)
 
 
+def plain_scaling(X: Array, weights: Array) -> nn.Sequential:
+    """Columns at a moderate size with mean zero and variance one, and no more."""
+    factors = moderate_factors(X)
+    scaler = standardizer(X * factors, weights)
+    return nn.Sequential(Rescale(factors), scaler) if (factors != 1).any() else nn.Sequential(scaler)
+
+
+def standardizer(X: Array, weights: Array) -> Standardize:
+    """What brings the columns to mean zero and variance one."""
+    scaler = StandardScaler().fit(X, sample_weight=weights)
+    return Standardize(scaler.mean_, scaler.scale_)
+
+
+@dataclass(frozen=True)
+class TargetUnits:
+    """What standardised targets are multiplied by, and what is added, to give targets as they came."""
+
+    mean: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def none(count: int) -> TargetUnits:
+        """Targets stay as they came."""
+        return TargetUnits(torch.zeros(count).double(), torch.ones(count).double())
+
+    @staticmethod
+    def of(targets: Array, weights: Array) -> TargetUnits:
+        """Mean and deviation, computed at a moderate size; a constant target has the scale one."""
+        e = exponents(targets)
+        scaler = StandardScaler().fit(np.ldexp(targets, -e), sample_weight=weights)
+        scale = np.where((targets != targets[0]).any(0), scaler.scale_, 1.0)
+        return TargetUnits(torch.from_numpy(np.ldexp(scaler.mean_, e)), torch.from_numpy(np.ldexp(scale, e)))
+
+    def scaled(self, targets: Array) -> Array:
+        """Targets of mean zero and variance one; constant ones are zero."""
+        e = np.frexp(self.scale.numpy())[1]  # differences of targets may overflow
+        moved = np.ldexp(targets, -e) - np.ldexp(self.mean.numpy(), -e)
+        constant = ~(targets != targets[0]).any(0)
+        return np.where(constant, 0.0, moved / np.ldexp(self.scale.numpy(), -e))
+
+
+def exponents(values: Array) -> Array:
+    """Exponents e of each column with 2^e just above the largest |x|, so far that 2^e and 2^-e are finite."""
+    return np.clip(np.frexp(abs(values).max(0))[1], -1000, 1000)
+
+
+def moderate_factors(X: Array) -> Array:
+    """What to multiply columns by: one, or a power of two if the column's size is extreme."""
+    e = exponents(X)
+    return np.ldexp(1.0, np.where(abs(e) > EXTREME, -e, 0))
+
+
+def plain_is_better(X: Array, tails: CompressTails, targets: Array, weights: Array) -> bool:
+    """Whether a linear model predicts rows that are left out better from the columns as they are than from compressed ones."""
+    goals, shares = torch.tensor(targets), torch.tensor(weights)
+    errors = []
+    for columns in (X, tails(torch.tensor(X)).numpy()):
+        model = fit_linear(standardizer(columns, weights)(torch.tensor(columns)), goals, shares)
+        if model is None:
+            return False
+        errors.append(float((shares[:, None] * (goals - model.left_out).square()).sum()))
+    return errors[0] < PLAIN_IS_BETTER * errors[1]
+
+
 def compress_tails(X: Array, weights: Array) -> CompressTails | None:
-    """What compresses the columns with long tails; None where there are none."""
+    """What compresses the columns with long tails; None if there are none."""
     mean, centre = np.average(X, 0, weights), weighted_median(X, weights)
     deviation = np.sqrt(np.average((X - mean) ** 2, 0, weights))
     usable = np.where(deviation > 0, deviation, 1.0)
@@ -127,6 +234,19 @@ def cut_into_pieces(X: Array, weights: Array) -> Pieces:
         np.concatenate([b[:-1] for b in knots]),
         np.concatenate([b[1:] for b in knots]),
     )
+
+
+def row_directions(inputs: Tensor) -> Tensor | None:
+    """Orthonormal directions that span the rows, (columns, rank), if there are more columns than rows.
+
+    The first layer's penalty is the same in all directions, so weights across the rows stay zero: leaving those directions out
+    changes nothing but the seconds. They are mixed at random, so that inputs along each of them are of one size.
+    """
+    if inputs.shape[1] <= len(inputs):
+        return None
+    V = thin_svd(inputs)[2]
+    mix = torch.randn(V.shape[1], V.shape[1], generator=torch.Generator().manual_seed(0), dtype=V.dtype)
+    return V @ torch.linalg.qr(mix).Q
 
 
 def weighted_quantiles(X: Array, weights: Array, shares: Sequence[float]) -> Array:

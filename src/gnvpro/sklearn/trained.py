@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,10 @@ class Part:
         """Some of them."""
         return Part(self.inputs[rows], self.targets[rows], self.weights[rows])
 
+    def along(self, directions: Tensor) -> Part:
+        """With the coordinates of the inputs along these directions."""
+        return replace(self, inputs=self.inputs @ directions)
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -45,6 +50,10 @@ class Samples:
     def scaled(self, columns: Tensor) -> Samples:
         """With the columns of the inputs multiplied."""
         return self._each(lambda part: replace(part, inputs=part.inputs * columns))
+
+    def along(self, directions: Tensor) -> Samples:
+        """With the coordinates of the inputs along these directions."""
+        return self._each(lambda part: part.along(directions))
 
     def in_units(self, units: Tensor | None) -> Samples:
         """With the targets divided; None: as they are."""
@@ -63,6 +72,7 @@ class Trained:
     problem: Problem
     samples: Samples
     units: Tensor | None = None  # of the targets; None: as they came
+    directions: Tensor | None = None  # that inputs were rotated to; None: as they came
 
     @property
     def log_evidence(self) -> float:
@@ -81,6 +91,20 @@ class Trained:
         """The point, what is not known there about theta and head, and the evidence; None where the matrix is too large."""
         problem = self.problem
         return joint_posterior(problem, problem.theta(), problem.W()) if is_assembled(problem) else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A network that was searched for, and how its inputs are scaled."""
+
+    trained: Trained
+    scaling: OrderedDict[str, nn.Module]
+    columns: Tensor  # what scaled inputs are multiplied by
+
+    @property
+    def layers(self) -> OrderedDict[str, nn.Module]:
+        """From inputs as they come to features."""
+        return OrderedDict([*self.scaling.items(), ("features", self.trained.model.get_submodule("features"))])
 
 
 def trained_point(problem: Problem) -> ReducedPoint:

@@ -22,11 +22,14 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.sklearn.base import ACTIVATIONS
-from gnvpro.sklearn.scaling import CompressTails, Pieces, Standardize
+from gnvpro.sklearn.linear import LinearSpread
+from gnvpro.sklearn.parts import Beside, PartPosteriors, Posterior
+from gnvpro.sklearn.scaling import CompressTails, Pieces, Rescale, Rotate, Standardize
 from gnvpro.tabular.read import Columns
 
 FORMAT = "gnvpro table model 1"
 JOINT = ("theta", "W", "mix", "seeds", "factor", "follow", "head_root", "scale")  # tensors of a JointPosterior
+LINEAR = ("directions", "squares", "alphas")
 SUBSPACE = ("kept", "mirror", "scale")
 Estimator = GNvproRegressor | GNvproClassifier
 
@@ -106,10 +109,17 @@ def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def posterior_parts(posterior: JointPosterior | HeadPosterior | None) -> tuple[dict[str, Tensor], Any]:
+def posterior_parts(posterior: Posterior | PartPosteriors | None) -> tuple[dict[str, Tensor], Any]:
     """What is not known about the parameters, as tensors and as facts for the header."""
     if posterior is None:
         return {}, None
+    if isinstance(posterior, PartPosteriors):
+        found = {name: posterior_parts(each) for name, each in posterior.posteriors.items()}
+        tensors = {f"{name}.{key}": value for name, (parts, _) in found.items() for key, value in parts.items()}
+        if posterior.linear is not None:
+            tensors |= {f"linear.{name}": getattr(posterior.linear, name) for name in LINEAR}
+        facts = {"of": "parts", "sources": [list(source) for source in posterior.sources], "total": posterior.total}
+        return tensors, facts | {"parts": {name: each for name, (_, each) in found.items()}}
     if isinstance(posterior, HeadPosterior):
         return {str(k): factor for k, factor in enumerate(posterior.factors)}, {"of": "head"}
     tensors = {name: getattr(posterior, name) for name in JOINT}
@@ -118,10 +128,15 @@ def posterior_parts(posterior: JointPosterior | HeadPosterior | None) -> tuple[d
     return tensors, {"of": "theta and head", "parameters": parameters, "n_samples": posterior.n_samples}
 
 
-def posterior_of(tensors: dict[str, Tensor], facts: Any) -> JointPosterior | HeadPosterior | None:
+def posterior_of(tensors: dict[str, Tensor], facts: Any) -> Any:
     """The same, rebuilt."""
     if facts is None:
         return None
+    if facts["of"] == "parts":
+        parts = {name: posterior_of(below(f"{name}.", tensors), each) for name, each in facts["parts"].items()}
+        own, total = below("linear.", tensors), facts["total"]
+        linear = LinearSpread(**{name: own[name] for name in LINEAR}, total=total) if own else None
+        return PartPosteriors(parts, linear, tuple((name, column) for name, column in facts["sources"]), total)
     if facts["of"] == "head":
         return HeadPosterior(tuple(tensors[str(k)] for k in range(len(tensors))))
     parameters = [(name, tuple(shape)) for name, shape in facts["parameters"]]
@@ -133,8 +148,14 @@ def layers_of(module: nn.Module) -> Any:
     """The architecture as lists and names."""
     if isinstance(module, nn.Sequential):
         return [[name, layers_of(part)] for name, part in module.named_children()]
+    if isinstance(module, Beside):
+        return {"beside": [[name, layers_of(part)] for name, part in module.parts.items()]}
     if isinstance(module, nn.Linear):
         return {"linear": [module.in_features, module.out_features]}
+    if isinstance(module, Rescale):
+        return {"rescale": len(module.factor)}
+    if isinstance(module, Rotate):
+        return {"rotate": list(module.directions.shape)}
     if isinstance(module, Standardize):
         return {"standardize": len(module.mean)}
     if isinstance(module, CompressTails):
@@ -154,6 +175,12 @@ def module_of(layers: Any) -> nn.Module:
     if "linear" in layers:
         n_inputs, n_outputs = layers["linear"]
         return nn.Linear(n_inputs, n_outputs, dtype=torch.float64)
+    if "beside" in layers:
+        return Beside({name: module_of(part) for name, part in layers["beside"]})
+    if "rescale" in layers:
+        return Rescale(np.ones(layers["rescale"]))
+    if "rotate" in layers:
+        return Rotate(torch.zeros(layers["rotate"], dtype=torch.float64))
     if "standardize" in layers:
         zeros = np.zeros(layers["standardize"])
         return Standardize(zeros, zeros + 1)

@@ -1,0 +1,72 @@
+"""How much of the network and how much of a linear model a regressor trusts, judged by rows that are left out.
+
+    prediction  =  mean  +  a (network - mean)  +  b (linear - mean),          a, b >= 0
+
+a and b minimise the squared error of predictions of left-out rows, which both models have in closed form. Noise may look like
+a little signal, so each fitted number must gain more than it would on noise. With n rows, errors E are compared as
+
+    E (1 + sum of CHARGES / n),          and a and b are shrunk by  1 - c / t^2,          t^2 = n (E_mean - E) / E
+
+A network that needs no correction is left as it is.
+
+Legend: a -> network, b -> linear, c -> CHARGES[0], t^2 -> gain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+CHARGES = (
+    4.0,
+    5.0,
+)  # squared errors of a row: the network's weight; the linear one's, whose penalty was fitted as well
+AS_GOOD = 1.02  # times the error of the best blend: such a network stays alone
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Weights of the network and of the linear model, and the predictions of left-out rows, for one target."""
+
+    network: float
+    linear: float
+    left_out: Tensor
+
+    @property
+    def is_network(self) -> bool:
+        """Whether the network is taken as it is."""
+        return self.network == 1.0 and self.linear == 0.0
+
+
+def trusted(left_out: Tensor) -> Blend:
+    """The network as it is."""
+    return Blend(1.0, 0.0, left_out)
+
+
+def blend(network: Tensor, linear: Tensor, target: Tensor, weights: Tensor) -> Blend:
+    """Find the weights from predictions of left-out rows by both models."""
+    n, mean = float(weights.sum()), float(weights @ target / weights.sum())
+    root = (weights / n).sqrt().numpy()
+    columns = root[:, None] * torch.stack([network - mean, linear - mean], 1).numpy()
+    goal = root * (target - mean).numpy()
+    left = (1 - weights / n).clamp_min(1e-9).numpy()  # the mean of the others misses a row by 1 / left as much
+    start = float(np.sum((goal / left) ** 2))
+    if not start > 0:
+        return Blend(0.0, 0.0, torch.full_like(target, mean))
+    best, found = start, np.zeros(2)
+    for chosen in ([0], [1], [0, 1]):
+        shares = np.zeros(2)
+        shares[chosen] = np.minimum(nnls(columns[:, chosen], goal)[0], 1.0)
+        error = float(((goal - columns @ shares) ** 2).sum()) * (1 + sum(CHARGES[j] for j in chosen) / n)
+        if error < best:
+            best, found = error, shares
+    gain = n * (start - best) / max(best, 1e-300)
+    alone = float(((goal - columns[:, 0]) ** 2).sum())
+    if alone <= AS_GOOD * best and gain * (1 - 1 / AS_GOOD) > CHARGES[0]:
+        return trusted(network)
+    found = found * (max(0.0, 1 - CHARGES[0] / gain) if gain > 0 else 0.0)
+    return Blend(float(found[0]), float(found[1]), mean + found[0] * (network - mean) + found[1] * (linear - mean))

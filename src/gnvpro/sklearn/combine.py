@@ -1,0 +1,140 @@
+"""From networks of some or all targets, and a linear model, to one regressor.
+
+Targets differ in noise, and a network of all of them is fitted to the clean ones first. A target may therefore have a network
+of its own. Which network, and how much of it, is judged by predictions of rows that are left out (`gnvpro.sklearn.blend`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gnvpro.objectives.posterior import covering
+from gnvpro.sklearn.blend import Blend, blend, trusted
+from gnvpro.sklearn.linear import LinearModel
+from gnvpro.sklearn.parts import COLUMNS, Beside, PartPosteriors, Posterior
+from gnvpro.sklearn.trained import Found
+
+OWN_NETWORK = 0.99  # times the squared error of the common network: a target's own one must be better than that
+LEAST_UNEXPLAINED = 0.05  # of a row's residual
+NO_BLEND = Blend(0.0, 0.0, torch.empty(0))
+
+
+@dataclass(frozen=True)
+class Option:
+    """A network for some of the targets, and its predictions of rows that are left out."""
+
+    found: Found
+    targets: Sequence[int]
+    posterior: Posterior
+    left_out: Tensor  # (rows, targets); in units of standardised targets, as all here
+    leverage: Tensor  # (rows, targets)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What predicts one target: so much of a network's output, so much of the linear model; neither for the mean."""
+
+    option: Option | None
+    column: int  # of the network's outputs
+    blend: Blend
+
+
+def judged(options: Sequence[Option], linear: LinearModel | None, targets: Tensor, weights: Tensor) -> list[Choice]:
+    """Choose for each target, by the squared errors of predictions of rows that are left out."""
+    choices = []
+    for k, target in enumerate(targets.T):
+        lines = target.new_zeros(len(target)) if linear is None else linear.left_out[:, k]
+        best, least = Choice(None, 0, NO_BLEND), torch.inf
+        for option in options:
+            if k in option.targets:
+                column = list(option.targets).index(k)
+                made = blend(option.left_out[:, column], lines, target, weights)
+                error = float(weights @ (target - made.left_out).square())
+                if error < least:
+                    best, least = Choice(option, column, made), error * OWN_NETWORK
+        choices.append(best)
+    return choices
+
+
+def taken(option: Option, count: int) -> list[Choice]:
+    """Take a network as it is; targets that it does not have are constant."""
+    own = list(option.targets)
+    return [
+        Choice(option, own.index(k), trusted(option.left_out[:, own.index(k)]))
+        if k in own
+        else Choice(None, 0, NO_BLEND)
+        for k in range(count)
+    ]
+
+
+def is_plain(choices: Sequence[Choice]) -> bool:
+    """Whether one network, as it is, predicts all targets."""
+    first = choices[0].option
+    return first is not None and all(c.option is first and c.blend.is_network for c in choices)
+
+
+def plain(option: Option) -> nn.Sequential:
+    """A network with its scaling, and targets in the units that they came in."""
+    model, units = option.found.trained.model, option.found.trained.units
+    head = model.get_submodule("head")
+    if units is not None:
+        with torch.no_grad():
+            head.get_parameter("weight").mul_(units[:, None])
+            head.get_parameter("bias").mul_(units)
+    return nn.Sequential(OrderedDict([*option.found.layers.items(), ("head", head)])).eval()
+
+
+def assembled(
+    choices: Sequence[Choice], linear: LinearModel | None, columns: nn.Module, n_inputs: int, total: float
+) -> tuple[nn.Sequential, PartPosteriors]:
+    """One module of all parts that count, and their posteriors."""
+    used: list[Option] = []
+    for choice in choices:
+        if choice.option is not None and choice.blend.network > 0 and choice.option not in used:
+            used.append(choice.option)
+    names = {id(option): f"network{i}" for i, option in enumerate(used)}
+    heads = [option.found.trained.model.get_submodule("head") for option in used]
+    widths = [head.get_parameter("weight").shape[1] for head in heads]
+    parts: dict[str, nn.Module] = {names[id(option)]: nn.Sequential(option.found.layers) for option in used}
+    blends = [choice.blend for choice in choices]
+    with_columns = linear is not None and (not used or any(b.linear > 0 for b in blends))
+    if with_columns or not used:
+        parts[COLUMNS] = columns
+    n_columns = n_inputs if COLUMNS in parts else 0
+    head = nn.Linear(sum(widths) + n_columns, len(choices), dtype=torch.float64)
+    sources = []
+    with torch.no_grad():
+        weight, bias = head.weight.zero_(), head.bias.zero_()
+        for k, choice in enumerate(choices):
+            a, b = choice.blend.network, choice.blend.linear
+            if choice.option is not None and a > 0:
+                i, units = used.index(choice.option), choice.option.found.trained.units
+                a = a if units is None else a * float(units[choice.column])
+                begin = sum(widths[:i])
+                weight[k, begin : begin + widths[i]] = a * heads[i].get_parameter("weight")[choice.column]
+                bias[k] += a * heads[i].get_parameter("bias")[choice.column]
+                sources.append((names[id(choice.option)], choice.column))
+            else:
+                sources.append((COLUMNS if b > 0 else "", k if b > 0 else 0))
+            if b > 0 and linear is not None:
+                weight[k, sum(widths) :] = b * linear.coefficients[:, k]
+    module = nn.Sequential(OrderedDict(features=Beside(parts), head=head)).eval()
+    posteriors = {names[id(option)]: option.posterior for option in used}
+    return module, PartPosteriors(posteriors, None if linear is None else linear.spread, tuple(sources), total)
+
+
+def noise_of(choice: Choice, k: int, target: Tensor, weights: Tensor, linear: LinearModel | None) -> Tensor:
+    """The variance of a target's noise: squared residuals of rows left out, without what the spread explains of them."""
+    residuals = target - choice.blend.left_out if len(choice.blend.left_out) else target - target
+    if choice.option is not None and choice.blend.network > 0:
+        leverage = choice.option.leverage[:, choice.column]
+    else:
+        leverage = weights / weights.sum() if linear is None else linear.leverage[:, k]
+    scores = (residuals * (1 - leverage).clamp_min(LEAST_UNEXPLAINED).sqrt())[:, None]
+    variance = (weights[:, None] * scores.square()).sum(0) / weights.sum()
+    return covering(variance, scores, weights[:, None])[0]

@@ -1,0 +1,241 @@
+"""Estimators as they come are never far behind the mean or a linear model, whatever the table looks like."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("sklearn")
+
+from sklearn.linear_model import RidgeCV
+from sklearn.metrics import r2_score
+
+from gnvpro import GNvproClassifier, GNvproRegressor
+from gnvpro.sklearn.blend import blend
+from gnvpro.sklearn.linear import fit_linear
+from gnvpro.sklearn.rows import merge_equal_rows
+
+PENALTIES = np.logspace(-3, 3, 13)
+
+
+def wave(samples: int, seed: int, noise: float = 0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(samples, 3))
+    return X, np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] ** 2 + noise * rng.normal(size=samples)
+
+
+def two_targets(samples: int, seed: int):
+    """A target without noise, and a noisy one."""
+    X, clean = wave(samples, seed, 0.0)
+    noisy = X[:, 2] + 0.5 * X[:, 0] * X[:, 1] + np.random.default_rng(100 + seed).normal(size=samples)
+    return X, np.c_[clean, noisy]
+
+
+# -- sizes of numbers
+
+
+@pytest.mark.parametrize(
+    ("of_X", "of_y"), [(1e-170, 1.0), (1e155, 1.0), (1e200, 1.0), (1.0, 1e-170), (1.0, 1e170), (1e-200, 1e200)]
+)
+def test_the_size_of_numbers_does_not_matter(of_X: float, of_y: float) -> None:
+    (X, y), (new, clean) = wave(80, 0), wave(400, 1, 0.0)
+    usual = GNvproRegressor(random_state=0).fit(X, y)
+    sized = GNvproRegressor(random_state=0).fit(X * of_X, y * of_y)
+    mean, std = sized.predict(new * of_X, return_std=True)
+    assert r2_score(clean, mean / of_y) == pytest.approx(r2_score(clean, usual.predict(new)), abs=0.02)
+    assert np.allclose(std / of_y, usual.predict(new, return_std=True)[1], rtol=0.2)
+    with torch.no_grad():
+        assert np.array_equal(sized.module_(torch.tensor(new * of_X))[:, 0].numpy(), mean)
+
+
+def test_a_table_with_columns_of_all_sizes() -> None:
+    sizes = np.array([1e200, 1e-250, 1.0])
+    (X, y), (new, clean) = wave(80, 0), wave(400, 1, 0.0)
+    model = GNvproClassifier(random_state=0).fit(X * sizes, y > 0.3)
+    usual = GNvproClassifier(random_state=0).fit(X, y > 0.3)
+    assert model.score(new * sizes, clean > 0.3) == pytest.approx(usual.score(new, clean > 0.3), abs=0.01)
+
+
+# -- tails
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_target_that_is_linear_in_long_tails_is_predicted_like_by_ridge(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_cauchy((300, 3))
+    y = X @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=300)
+    model = GNvproRegressor(random_state=0).fit(X[:200], y[:200])
+    assert model.score(X[200:], y[200:]) > 0.99
+    mean, std = model.predict(X[200:], return_std=True)
+    assert 0.85 < np.mean(abs(mean - y[200:]) < 1.96 * std) <= 1.0
+
+
+def test_tails_are_compressed_if_that_predicts_better() -> None:
+    rng = np.random.default_rng(0)
+    X = np.exp(3 * rng.normal(size=(400, 2)))
+    y = np.log(X[:, 0]) + 0.1 * rng.normal(size=400)
+    assert hasattr(GNvproRegressor(random_state=0).fit(X[:200], y[:200]).module_, "tails")
+    assert GNvproRegressor(random_state=0).fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.95
+
+
+# -- several targets
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_targets_of_different_noise_are_predicted_as_well_as_one_by_one(seed: int) -> None:
+    X, Y = two_targets(200, seed)
+    new, others = two_targets(1000, 50 + seed)
+    together = r2_score(others, GNvproRegressor(random_state=0).fit(X, Y).predict(new), multioutput="raw_values")
+    for k in range(2):
+        alone = GNvproRegressor(random_state=0).fit(X, Y[:, k]).predict(new)
+        assert together[k] > r2_score(others[:, k], alone) - 0.01
+
+
+def test_a_constant_target_beside_a_noisy_one_changes_nothing() -> None:
+    X, Y = two_targets(100, 0)
+    model = GNvproRegressor(random_state=0).fit(X, np.c_[np.full(100, 7.0), Y[:, 1]])
+    alone = GNvproRegressor(random_state=0).fit(X, Y[:, 1])
+    mean, std = model.predict(X, return_std=True)
+    assert (mean[:, 0] == 7.0).all()
+    assert (std[:, 0] == 0.0).all()
+    assert np.allclose(mean[:, 1], alone.predict(X), rtol=1e-10)
+    assert np.allclose(std[:, 1], alone.predict(X, return_std=True)[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(30, 60), (8, 20), (40, 3)])
+def test_a_constant_target(shape) -> None:
+    X = np.random.default_rng(0).normal(size=shape)
+    model = GNvproRegressor(random_state=0).fit(X, np.full(len(X), -3.5))
+    assert (model.predict(X) == -3.5).all()
+    assert model.history_
+
+
+# -- noise
+
+
+def noise_table(samples: int, columns: int, seed: int):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(samples + 500, columns)), rng.normal(size=samples + 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("samples", "columns", "draws"), [(50, 20, 30), (40, 11, 10), (64, 28, 10)])
+def test_noise_is_not_learnt(samples: int, columns: int, draws: int) -> None:
+    found = []
+    for seed in range(draws):
+        X, y = noise_table(samples, columns, seed)
+        mean = r2_score(y[samples:], np.full(500, y[:samples].mean()))
+        found.append(
+            GNvproRegressor(random_state=0).fit(X[:samples], y[:samples]).score(X[samples:], y[samples:]) - mean
+        )
+    assert np.median(found) > -0.05
+    assert min(found) > -0.15
+
+
+def test_noise_in_one_table_is_not_learnt() -> None:
+    X, y = noise_table(50, 20, 2)
+    model = GNvproRegressor(random_state=0).fit(X[:50], y[:50])
+    assert model.score(X[50:], y[50:]) > -0.1
+    mean, std = model.predict(X[50:], return_std=True)
+    assert 0.9 < np.mean(abs(mean - y[50:]) < 1.96 * std) < 0.99
+
+
+# -- wide tables
+
+
+@pytest.mark.parametrize("kind", ["regression", "classes"])
+def test_a_wide_table_is_reduced_to_as_many_directions_as_rows(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2030, 3000)) * 0.3
+    X[:, :1000] += rng.normal(size=(2030, 1))
+    y = X[:, :1000].mean(1) + 0.1 * rng.normal(size=2030)
+    if kind == "classes":
+        y = y > 0
+    model = (GNvproClassifier if kind == "classes" else GNvproRegressor)(random_state=0)
+    begun = time.process_time()
+    model.fit(X[:30], y[:30])
+    assert time.process_time() - begun < 8.0
+    features = model.module_.get_submodule("features")
+    assert next(features.parameters()).shape[1] <= 30
+    ridge = RidgeCV(PENALTIES * 1000).fit(X[:30], y[:30])
+    score = model.score(X[30:], y[30:])
+    assert score > (0.9 if kind == "classes" else ridge.score(X[30:], y[30:]) - 0.05)
+
+
+# -- classes
+
+
+def test_the_class_predicted_is_the_one_of_the_highest_probability() -> None:
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X, labels = np.ones((40, 2)), np.arange(40) % (2 + seed % 2)  # nothing to tell classes apart by
+        if seed > 2:
+            X = rng.normal(size=(40, 2))
+        model = GNvproClassifier(random_state=0, max_iter=20).fit(X, labels)
+        with torch.no_grad():
+            model.module_.head.weight.mul_(1e-17 if seed < 3 else 1e3)  # logits that rounding makes equal
+        shares = model.predict_proba(X)
+        assert np.array_equal(model.predict(X), model.classes_[shares.argmax(1)])
+        if len(model.classes_) == 2:
+            assert np.array_equal(model.predict(X) == 1, model.decision_function(X) > 0)
+
+
+# -- messages
+
+
+@pytest.mark.parametrize("estimator", [GNvproRegressor, GNvproClassifier])
+def test_an_argument_that_does_not_exist_is_named(estimator) -> None:
+    with pytest.raises(TypeError, match=f"^{estimator.__name__} has no argument 'hiden'; did you mean 'hidden'\\?$"):
+        estimator(hiden=3)
+
+
+# -- kernels
+
+
+def test_predictions_of_rows_left_out_are_those_of_models_without_them() -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((12, 4), (8, 15)):
+        X, y, weights = (
+            rng.normal(size=shape),
+            rng.normal(size=(shape[0], 2)),
+            rng.integers(1, 4, shape[0]).astype(float),
+        )
+        columns = torch.tensor(X - np.average(X, 0, weights))
+        model = fit_linear(columns, torch.tensor(y), torch.tensor(weights))
+        assert model is not None
+        for i in range(shape[0]):
+            kept = np.arange(shape[0]) != i
+            for k in range(2):
+                root = np.sqrt(np.r_[weights[kept], [float(model.spread.alphas[k])] * shape[1]])[:, None]
+                rows = np.r_[np.c_[np.ones(kept.sum()), columns[kept]], np.c_[np.zeros(shape[1]), np.eye(shape[1])]]
+                solved = np.linalg.lstsq(root * rows, root[:, 0] * np.r_[y[kept, k], np.zeros(shape[1])])[0]
+                assert float(model.left_out[i, k]) == pytest.approx(
+                    solved[0] + float(columns[i].numpy() @ solved[1:]), abs=1e-8
+                )
+
+
+def test_a_blend_trusts_what_predicts() -> None:
+    rng = np.random.default_rng(0)
+    target, ones = torch.tensor(rng.normal(size=200)), torch.ones(200, dtype=torch.float64)
+    target -= target.mean()
+    close, noise = target + 0.1 * torch.tensor(rng.normal(size=200)), torch.tensor(rng.normal(size=200))
+    assert blend(close, noise, target, ones).is_network
+    swapped = blend(noise, close, target, ones)
+    assert swapped.linear > 0.9 > 0.1 > swapped.network
+    nothing = blend(noise, noise.flip(0), target, ones)
+    assert nothing.network + nothing.linear < 0.1
+
+
+def test_equal_rows_are_merged_and_their_order_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 2, (30, 3)).astype(float), rng.integers(0, 2, (30, 1)).astype(float)
+    weights = rng.integers(1, 4, 30).astype(float)
+    merged = merge_equal_rows(X, y, weights)
+    assert len(np.unique(np.c_[merged[0], merged[1]], axis=0)) == len(merged[0]) < 16
+    assert merged[2].sum() == weights.sum()
+    mixed = rng.permutation(np.repeat(np.arange(30), weights.astype(int)))
+    again = merge_equal_rows(X[mixed], y[mixed], np.ones(len(mixed)))
+    assert all(np.array_equal(a, b) for a, b in zip(merged, again, strict=True))
