@@ -139,8 +139,9 @@ class Known(Expression):
         """Its values, (points,)."""
         value = self.value
         if callable(value) and not isinstance(value, Tensor):
-            value = value(points)
-        return column(value, points, "a coefficient")
+            with torch.enable_grad():  # it may differentiate inside
+                value = value(points)
+        return column(value, points, "a coefficient").detach()
 
 
 class Sum(Expression):

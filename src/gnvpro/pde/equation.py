@@ -116,7 +116,8 @@ class Equation:
         if callable(values) and not isinstance(values, Tensor):
             if compiled.own is None:
                 raise ValueError("values as a function of x need points; this equation has none of its own")
-            values = values(points)
+            with torch.enable_grad():  # it may differentiate inside, also when points are drawn again
+                values = values(points)
         like = points if compiled.own is not None else points.new_zeros(compiled.rows, 1)
         given = values.detach() if isinstance(values, Tensor) else values
         targets = column(given, like, "the values of an equation").clone(memory_format=torch.contiguous_format)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from gnvpro.pde.activations import Sine
 from gnvpro.pde.embedding import Periodic
+from gnvpro.pde.points import Ball, Box
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Domain:
     high: Tensor
     time: int | None = None
     periodic: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(shape: Box | Ball, time: int | None, periodic: Sequence[int]) -> Domain:
+        """The box, or the box around the ball."""
+        if isinstance(shape, Ball):
+            return Domain(shape.centre - shape.radius, shape.centre + shape.radius, time, tuple(periodic))
+        return Domain(shape.low, shape.high, time, tuple(periodic))
 
     def __post_init__(self) -> None:
         axes = range(self.dimension)

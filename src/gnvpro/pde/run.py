@@ -29,12 +29,13 @@ from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.settled import is_settled
 from gnvpro.pde.spread import better_start, gets_nowhere
-from gnvpro.pde.system import System
+from gnvpro.pde.system import System, zero_value
 from gnvpro.pde.ways import HEADS, Ways
 from gnvpro.processes import ALONE, Processes
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
+SOLVED = 1e-24  # misfit relative to the zero field, below which wider features have nothing to add
 CHECK_EVERY = 10  # iterations between two looks at fresh points
 REPORTED = 500_000  # added to the seed for the points of the report, which nothing was chosen by
 
@@ -53,6 +54,7 @@ class Settings:
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     processes: Processes = ALONE
+    widen: Callable[[Field, int], str] | None = None  # adds features to a field, for the so manieth time
 
     @property
     def has_budget(self) -> bool:
@@ -107,7 +109,9 @@ class Run:
         self.best: Kept | None = None
         self.before = math.inf  # Phi at the last look
         self.of_zero = zero_value(self.system)
-        self.first, self.tried = self.system.x(), not (settings.spread and self.system.linear)
+        chosen = settings.widen is not None  # features that trials have found need no other first weights
+        self.first, self.tried = self.system.x(), chosen or not (settings.spread and self.system.linear)
+        self.widened = 0
         self.region: TrustRegion[EquationPoint] | None = None
 
     def _agree(self) -> None:
@@ -153,9 +157,12 @@ class Run:
                 return Status.SETTLED
             done = self.region.iterate()
             if done is None:
-                if not self.ways.stuck(self.region.point.value):
+                if self.ways.stuck(self.region.point.value):
+                    self._begin_again(None)
+                elif (note := self._widen()) is None:
                     return self.region.status
-                self._begin_again(None)
+                else:
+                    self._record(None, note)
                 continue
             note = self._look() if len(self.journal.history) % CHECK_EVERY == 0 else None
             self._record(done, note)
@@ -200,6 +207,9 @@ class Run:
         if lower and point.value - point.misfit > point.misfit:
             self.penalty /= 10
             notes.append(f"head_penalty: {self.penalty:.0e}")
+        if slow and not which and (note := self._widen()) is not None:
+            self.before = self.region.point.value
+            return "; ".join([*notes, note])
         if notes:
             self._begin_again(bound if isinstance(bound, Damping) else None)
         self.before = self.region.point.value
@@ -216,6 +226,26 @@ class Run:
         self.best, self.checked_misfit, self.before = None, found.misfit, found.point.value
         return "first weights: times " + ", ".join(f"{factor:g}" for factor in found.factors)
 
+    def _widen(self) -> str | None:
+        """Add features to the field and restart from the same values; None if that cannot help."""
+        assert self.region is not None
+        point, system, widen = self.region.point, self.system, self.settings.widen
+        unknowns = 2 * (system.n_theta + point.W.numel())
+        if widen is None or unknowns > system.rows or point.misfit <= SOLVED * self.of_zero:
+            return None
+        system.store(point.theta, point.W)
+        note = self._wider(widen)
+        self._begin(self.system.x(), self.field.W())
+        if self.best is not None:
+            self.best = self._better(math.inf if self.checked_misfit is None else self.checked_misfit, anew=True)
+        return note
+
+    def _wider(self, widen: Callable[[Field, int], str]) -> str:
+        self.widened += 1
+        note, system = widen(self.field, self.widened), self.system
+        self.system = System(self.field, system.equations, system.weights, system.constants, self.processes)
+        return note
+
     def _is_late(self) -> bool:
         seconds = self.settings.seconds
         return seconds is not None and self.processes.all(self._seconds() >= seconds)
@@ -223,11 +253,11 @@ class Run:
     def _seconds(self) -> float:
         return self.settings.clock() - self.begun
 
-    def _better(self, misfit: float) -> Kept:
-        """The best field so far, if the one here has this misfit on fresh points."""
+    def _better(self, misfit: float, anew: bool = False) -> Kept:
+        """The best field so far, if the one here has this misfit on fresh points; `anew` takes the one here."""
         assert self.region is not None
         point = self.region.point
-        if self.best is not None and not misfit < self.best.misfit:
+        if self.best is not None and not misfit < self.best.misfit and not anew:
             return self.best
         return Kept(math.inf if math.isnan(misfit) else misfit, point.theta, point.W, len(self.journal.history))
 
@@ -305,6 +335,7 @@ class Run:
             "weights": self.system.weights,  # balanced ones are of the first constants
             "of_zero": self.of_zero,
             "added": self.refinement.added(self.system),
+            "widened": self.widened,
             "ways": self.ways.state(),
             "passes": self.meter.passes,
             "inner_seconds": self.meter.inner_seconds,
@@ -320,6 +351,9 @@ class Run:
         """Take up the run that the checkpoint is of."""
         saved = self.processes.from_first(lambda: core.load_checkpoint(path))
         self.journal.resume(path, saved, self.identity)
+        for _ in range(saved["widened"]):
+            assert self.settings.widen is not None
+            self._wider(self.settings.widen)
         weighed = self.system.holding(self.system.equations, saved["weights"])
         self.system, self.penalty = self.refinement.restored(weighed, saved["added"]), saved["penalty"]
         self.of_zero = saved["of_zero"]
@@ -335,10 +369,3 @@ class Run:
         # Budgets may be raised on the way; any other end is final.
         if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT, Status.SETTLED):
             self.journal.status = Status.RUNNING
-
-
-def zero_value(system: System) -> float:
-    """The misfit of the field zero."""
-    x = system.x()
-    rows = system.residual(system.carry(x), x, torch.zeros_like(system.field.W()))
-    return 0.5 * float(rows @ rows)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,11 @@ from gnvpro.pde.arguments import check_equations
 from gnvpro.pde.core import Checkpoint, History, Listener, Record, Status
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
+from gnvpro.pde.kinds import choose_features, wider
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.run import Run, Settings
 from gnvpro.pde.verdict import ending, estimated_error, verdict
+from gnvpro.policy import Policy, as_policy
 from gnvpro.processes import Processes
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def solve(
     listeners: Sequence[Listener | Callable[[Record], object] | str] = (),
     clock: Callable[[], float] = time.perf_counter,
     process_group: Any = None,
+    policy: Policy | None = None,
 ) -> Result:
     """Solve the equations for the field, in place.
 
@@ -138,6 +141,7 @@ def solve(
         clock: what the budget is measured by, `time.process_time` for processor seconds.
         process_group: processes that make the same call, such as `torch.distributed.group.WORLD`: each carries a part of the
             points through the network. Left out: this process alone.
+        policy: thresholds, among them the rows on trials of features, for a field given by its domain.
 
     Returns:
         A `Result`: status, history, residuals (one for each equation, on fresh points), notes, estimated error. Its status is
@@ -171,6 +175,14 @@ def solve(
     watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
     core.warn_of_modes(u, stacklevel=4)
     with processes.noting_failures(), core.evaluating(u):
+        began, widen, chosen = clock(), None, []
+        if u.domain is not None:
+            if not u.chosen:
+                chosen = [choose_features(u, checked, seed, seconds, as_policy(policy).equations, processes)]
+            widen = wider(u.domain, u.kind, seed)
+        if seconds is not None:
+            settings = replace(settings, seconds=max(0.0, seconds - (clock() - began)))
+        settings = replace(settings, widen=widen)
         run = Run(u, checked, settings, watchers)
         path = None if checkpoint is None else Path(checkpoint.path)
         if resume and path is not None and processes.from_first(path.exists):
@@ -183,7 +195,7 @@ def solve(
             verdict(status, error, tolerance),
             run.journal.history,
             run.residuals(),
-            run.notes + ending(status, error, tolerance),
+            chosen + run.notes + ending(status, error, tolerance),
             error,
             tolerance,
         )

@@ -309,6 +309,13 @@ class System:
         return list(rows.split([e.rows for e in self.equations]))
 
 
+def zero_value(system: System) -> float:
+    """The misfit of the field zero."""
+    x = system.x()
+    rows = system.residual(system.carry(x), x, torch.zeros_like(system.field.W()))
+    return 0.5 * float(rows @ rows)
+
+
 def balanced_weight(equation: Equation) -> float:
     """The weight given by the user, or 1 / (size of the equation in units of the field)."""
     if equation.weight is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from gnvpro.policy.batches import BatchPolicy
 from gnvpro.policy.cost import CostPolicy
+from gnvpro.policy.equations import EquationPolicy
 from gnvpro.policy.estimator import EstimatorPolicy
 from gnvpro.policy.precision import PrecisionPolicy
 from gnvpro.policy.rows import Row, rows_of
@@ -22,6 +23,7 @@ from gnvpro.policy.solver import SolverPolicy
 __all__ = [
     "BatchPolicy",
     "CostPolicy",
+    "EquationPolicy",
     "EstimatorPolicy",
     "Policy",
     "PrecisionPolicy",
@@ -39,6 +41,7 @@ class Policy:
     cost: CostPolicy = field(default_factory=CostPolicy)
     solver: SolverPolicy = field(default_factory=SolverPolicy)
     batches: BatchPolicy = field(default_factory=BatchPolicy)
+    equations: EquationPolicy = field(default_factory=EquationPolicy)
     estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
     precision: PrecisionPolicy = field(default_factory=PrecisionPolicy)
 

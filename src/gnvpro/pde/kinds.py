@@ -1,0 +1,158 @@
+"""Choosing the features of a field by short runs.
+
+A field given by a domain has no network yet. Candidates of several kinds - sines of one scale or several, tanh, sines then
+tanh, deep tanh - take damped Gauss-Newton steps, each for the same number of operations. A candidate whose misfit on fresh
+points is within a factor of the best continues for several times as many operations, until one candidate is left or the
+trials' share of the budget is spent. The run then continues the best. Operations are counted, not timed, so that the same
+call chooses the same kind on a busy machine too:
+
+    operations of a step  =  rows (n_x + n_W)^2
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gnvpro.pde import core
+from gnvpro.pde.equation import Equation
+from gnvpro.pde.features import Domain, Kind
+from gnvpro.pde.field import Field
+from gnvpro.pde.objective import EquationPoint, Meter, local_model
+from gnvpro.pde.residuals import Check
+from gnvpro.pde.system import System, zero_value
+from gnvpro.pde.ways import Ways
+from gnvpro.policy import EquationPolicy
+from gnvpro.processes import Processes
+
+WIDTH = 60
+CANDIDATES = (
+    *(Kind(sines=WIDTH, scales=(scale,)) for scale in (2.0, 5.0, 12.0)),
+    Kind(sines=WIDTH, scales=(1.0, 2.0, 4.0, 8.0, 16.0)),
+    Kind(tanh=(WIDTH,)),
+    Kind(sines=30, scales=(1.0,), tanh=(30,)),
+    Kind(tanh=(20, 20, 20)),
+)
+FIRST_PENALTY = 1e-15  # on the head
+SOLVED = 1e-24  # misfit relative to the zero field, below which nothing is left to compare
+
+
+@dataclass
+class Trial:
+    """A candidate under way."""
+
+    kind: Kind
+    features: nn.Module
+    system: System
+    region: core.TrustRegion[EquationPoint] | None
+    check: Check
+    spent: float = 0.0  # operations
+    misfit: float = math.inf  # on fresh points
+    stuck: bool = False  # no step is left
+
+    @staticmethod
+    def begin(kind: Kind, domain: Domain, outputs: int, equations: Sequence[Equation], seed: int) -> Trial:
+        """A candidate with its head eliminated."""
+        features = kind.build(domain, seed)
+        own = Field(features, outputs, domain.dimension)
+        system = System(own, equations)
+        objective = Ways.choose(system.linear, "auto").objective(system, FIRST_PENALTY, Meter())
+        point = objective.start(system.x(), own.W())
+        region = None
+        if point.fit is not None:
+            region = core.TrustRegion(objective, local_model, point, None, core.NielsenRule())
+        return Trial(kind, features, system, region, Check(system, seed))
+
+    @property
+    def cost(self) -> float:
+        """Operations of a step."""
+        unknowns = self.system.n_theta + self.system.outputs * (self.system.n_features + 1)
+        return float(self.system.rows * unknowns**2)
+
+    def ahead(self, allowance: float) -> float:
+        """Operations that `advance` is about to spend."""
+        return 0.0 if self.region is None or self.stuck else max(0.0, allowance - self.spent)
+
+    def advance(self, allowance: float) -> None:
+        """Take steps until the operations are spent, and look at fresh points."""
+        if self.region is None:
+            return
+        while self.spent < allowance and not self.stuck:
+            self.stuck = self.region.iterate() is None
+            self.spent += self.cost
+        point = self.region.point
+        misfit = self.check.misfit(self.check.seen(point.theta, point.fitted))
+        self.misfit = misfit if math.isfinite(misfit) else math.inf
+
+    def store(self) -> None:
+        """Write the parameters that were found into the features."""
+        if self.region is not None:
+            self.system.store(self.region.point.theta, self.region.point.W)
+
+
+def best_kind(
+    domain: Domain,
+    outputs: int,
+    equations: Sequence[Equation],
+    seed: int,
+    seconds: float | None,
+    policy: EquationPolicy,
+) -> Trial:
+    """The candidate that short runs prefer, trained as far as they went."""
+    trials = [Trial.begin(kind, domain, outputs, equations, seed) for kind in CANDIDATES]
+    of_zero = zero_value(trials[0].system)
+    limit = policy.trial_operations
+    if seconds is not None:
+        limit = policy.trial_share * seconds * policy.operations_per_second
+    spent, allowance = 0.0, policy.first_steps * min(trial.cost for trial in trials)
+    while len(trials) > 1 and spent + (asked := sum(trial.ahead(allowance) for trial in trials)) <= limit:
+        spent += asked
+        for trial in trials:
+            trial.advance(allowance)
+        trials.sort(key=lambda trial: trial.misfit)
+        if trials[0].misfit <= SOLVED * of_zero:
+            break
+        trials = [trial for trial in trials if trial.misfit <= policy.keep_within * trials[0].misfit]
+        allowance *= policy.longer
+    trials[0].store()
+    return trials[0]
+
+
+def choose_features(
+    u: Field,
+    equations: Sequence[Equation],
+    seed: int,
+    seconds: float | None,
+    policy: EquationPolicy,
+    processes: Processes,
+) -> str:
+    """Give a field the features that short runs prefer, and return a sentence about it; the first process decides."""
+    domain = u.domain
+    assert domain is not None
+
+    def found() -> tuple[int, float]:
+        trial = best_kind(domain, u.outputs, equations, seed, seconds, policy)
+        u.take(trial.features, trial.system.field.W())
+        return CANDIDATES.index(trial.kind), trial.misfit
+
+    index, misfit = processes.from_first(found)
+    u.kind = CANDIDATES[index]
+    if not processes.is_first:  # the run hands on the parameters
+        features = u.kind.build(domain, seed)
+        width = features(torch.zeros(1, domain.dimension, dtype=torch.float64)).shape[1]
+        u.take(features, torch.zeros(u.outputs, width + 1, dtype=torch.float64))
+    return f"features: {u.kind}, the best of {len(CANDIDATES)} kinds by the misfit on fresh points ({misfit:.1e})"
+
+
+def wider(domain: Domain, kind: Kind, seed: int) -> Callable[[Field, int], str]:
+    """Return a function that adds features of the same kind to a field."""
+
+    def widen(u: Field, count: int) -> str:
+        u.widen(kind.build(domain, seed + 7919 * count))
+        return f"features: {u.head.in_features}"
+
+    return widen
