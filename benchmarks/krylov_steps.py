@@ -3,9 +3,7 @@
     python -m benchmarks.krylov_steps [--seeds 0 1 2 3 4] [--problems peaks cdr ...]
 
     plain       the step for the radius, damped in the quadratic model
-    longer      and after a step that the radius stopped and that kept its promise, steps twice as long from the same space
     residual    damped in the norm of the residual, as in the paper
-    both        the two together
 
 Medians over the seeds, and the geometric means over all problems and seeds of the quotient with "plain".
 """
@@ -27,10 +25,8 @@ from gnvpro.data import dcr, ellipse, peaks
 from gnvpro.experiments.catalogue import EXPERIMENTS, ellipse_network, peaks_network
 
 RULES = {
-    "plain": gnvpro.solvers.Krylov(longer_steps=False),
-    "longer": gnvpro.solvers.Krylov(longer_steps=True),
-    "residual": gnvpro.solvers.Krylov(longer_steps=False, damped="residual"),
-    "both": gnvpro.solvers.Krylov(longer_steps=True, damped="residual"),
+    "plain": gnvpro.solvers.Krylov(),
+    "residual": gnvpro.solvers.Krylov(damped="residual"),
 }
 BUDGETS = (100, 300, 600)
 

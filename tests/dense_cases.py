@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,8 +12,7 @@ from gnvpro import Problem, Tikhonov
 from gnvpro.extend import Eliminator
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton, NewtonKrylov
-from gnvpro.methods.protocol import Budget, Start
-from gnvpro.methods.steps import DenseSteps
+from gnvpro.methods.models import DenseMemory
 from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.reduced import ReducedPoint
@@ -136,9 +134,10 @@ EXACT = [name for name in CASES if name != "inexact elimination"]
 def make(case: Case, memory: float = 1e15, **settings: object) -> tuple[MatrixBuilder, ReducedPoint]:
     """The point of a case where it begins, and what makes its matrix."""
     problem = problem_of(case, memory)
-    steps = Dense(**settings).begin(problem, Start(problem.theta()), Budget(problem.meter, math.inf), None)  # type: ignore[arg-type]
-    assert isinstance(steps, DenseSteps)
-    return steps.builder_of_matrices, steps.point
+    dense = Dense(**settings)  # type: ignore[arg-type]
+    problem = problem.with_passes(dense.pass_plan(problem))
+    models = dense.models(problem, DenseMemory(problem.theta()))
+    return models.matrices, problem.reduced.at(problem.theta())
 
 
 def problem_of(case: Case, memory: float = 1e15) -> Problem:

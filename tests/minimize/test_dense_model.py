@@ -114,7 +114,8 @@ def test_nielsens_table() -> None:
         (0.25, 1 + 0.5**3),
         (1e-3, 1.994),
     ]:
-        damping, growth = rule.update(start, 0.1, ratio)
+        after = rule.update(start, 0.1, ratio)
+        damping, growth = after.damping, after.growth
         assert damping == pytest.approx(factor, rel=1e-3)
         assert growth == 2.0
     bound = start

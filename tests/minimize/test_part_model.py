@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 import gnvpro
 from dense_cases import F64, relative
-from gnvpro.methods.protocol import Budget, Start
+from gnvpro.methods.models import DenseMemory
 from gnvpro.minimize.dense_model import DenseModel, straight
 from gnvpro.minimize.part_model import TOLERANCE, PartModel
 
@@ -64,9 +62,9 @@ Y = torch.sin(4 * X[:, :1]) * X[:, 1:]
 
 def test_products_are_with_the_matrix_of_all_samples() -> None:
     problem = gnvpro.Problem(network(), X, Y, loss="least_squares", theta_penalty=1e-3, head_penalty=1e-3)
-    start, budget = Start(problem.theta()), Budget(problem.meter, math.inf)
+    memory, point = DenseMemory(problem.theta()), problem.reduced.at(problem.theta())
     whole, part = (
-        gnvpro.solvers.Dense(samples=samples, geodesic=False).begin(problem, start, budget, None).region.build()
+        gnvpro.solvers.Dense(samples=samples, geodesic=False).models(problem, memory).build(memory, point)
         for samples in (None, 200)
     )
     y = torch.randn(len(whole.gradient), dtype=F64, generator=torch.Generator().manual_seed(1))

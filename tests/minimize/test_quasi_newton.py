@@ -12,7 +12,7 @@ from checks import F64
 from functions import Function, rosenbrock
 from gnvpro.minimize.krylov import KrylovModel, arnoldi, krylov_model
 from gnvpro.minimize.line_model import LineModel, SearchRule
-from gnvpro.minimize.quasi_newton import MAX_GROWTH, MAX_PAIRS, STEPS_PER_DIMENSION, Pairs, QuasiNewton, ritz_of
+from gnvpro.minimize.quasi_newton import MAX_GROWTH, MAX_PAIRS, STEPS_PER_DIMENSION, Learnt, Pairs, ritz_of
 from gnvpro.minimize.step_rules import LineSearchBound
 from gnvpro.minimize.trust_region import TrustRegion
 
@@ -134,35 +134,32 @@ def test_a_search_begins_where_the_model_allows():
     assert rule.propose(model, shorter)[1].fraction == shorter.fraction
 
 
-class Spaces:
-    """Krylov models of all dimensions, counted."""
+class Builder:
+    """Krylov models of this rank and quasi-Newton models in between, as they follow from what was learnt."""
 
-    def __init__(self, rank=1):
-        self.rank, self.built = rank, 0
+    def __init__(self, rank, may_build=True):
+        self.rank, self.may_build, self.built, self.known = rank, may_build, 0, Learnt()
 
     def __call__(self, point):
+        self.known = self.known.at(point, lambda due: self.may_build)
+        if not self.known.asks_for_space:
+            return self.known.line_model(point)
         self.built += 1
-        return krylov_model(point, self.rank, 0.0)
-
-    build = __call__
-
-    def state(self):
-        return {}
-
-    def resume(self, state):
-        pass
+        model = krylov_model(point, self.rank, 0.0)
+        self.known = self.known.with_space(model)
+        return model
 
 
 def test_minimises_rosenbrock_with_few_spaces():
-    function, spaces = Function(rosenbrock), Spaces(2)
+    function, builder = Function(rosenbrock), Builder(2)
     start = function.at(torch.tensor([-1.2, 1.0], dtype=F64), None)
-    region = TrustRegion(function, QuasiNewton(spaces, lambda: True), start, rule=SearchRule())
+    region = TrustRegion(function, builder, start, rule=SearchRule())
     trials = 0
     while trials < 200 and region.point.value > 1e-12:
         assert region.iterate() is not None
         trials += 1
     assert region.point.value <= 1e-12
-    assert spaces.built <= 1 + trials // (2 * STEPS_PER_DIMENSION)
+    assert builder.built <= 1 + trials // (2 * STEPS_PER_DIMENSION)
 
 
 def test_a_space_is_built_after_so_many_steps_and_not_when_it_cannot_pay():
@@ -170,20 +167,19 @@ def test_a_space_is_built_after_so_many_steps_and_not_when_it_cannot_pay():
         return (x[0] ** 2 + 1).sqrt() + 0.5 * (x[1] ** 2 + 1).sqrt() + 0.01 * x.square().sum()
 
     for pays, expected in ((True, 3), (False, 1)):
-        function, spaces = Function(valley), Spaces(1)
-        builder = QuasiNewton(spaces, lambda pays=pays: pays)
+        function, builder = Function(valley), Builder(1, pays)
         point = function.at(torch.tensor([30.0, -20.0], dtype=F64), None)
         for _ in range(2 * (STEPS_PER_DIMENSION + 1) + 1):
             model = builder(point)
             point = function.at(point.x + 1e-3 * model.solve_within(math.inf).d_x, None)
-        assert spaces.built == expected
-        assert len(builder.pairs) <= MAX_PAIRS
+        assert builder.built == expected
+        assert len(builder.known.pairs) <= MAX_PAIRS
 
 
 def test_a_step_is_not_many_times_as_long_as_the_one_before():
     """sqrt(x^2 + 1) is nearly straight far out: two gradients there tell of almost no curvature."""
     function = Function(lambda x: (x.square() + 1).sqrt().sum() + 1e-6 * x.square().sum())
-    builder = QuasiNewton(Spaces(1), lambda: False)
+    builder = Builder(1, may_build=False)
     point, lengths, wanted = function.at(torch.tensor([3000.0, 2000.0], dtype=F64), None), [1.0], []
     for _ in range(6):
         model = builder(point)

@@ -248,7 +248,7 @@ def assert_same(result, expected) -> None:
 
 
 # a method that keeps nothing it does not need twice makes nothing again when memory suffices
-KRYLOV = gnvpro.solvers.Krylov(5, longer_steps=False)  # after a longer step that fails the point before is made again
+KRYLOV = gnvpro.solvers.Krylov(5)
 RUNS = {
     "krylov": {"solver": KRYLOV},
     "gauss-newton": {"method": gnvpro.methods.GaussNewton(solver=KRYLOV)},
@@ -319,7 +319,7 @@ def least_for_dense(build, loss: str, settings) -> float:
 
 def test_a_rejected_trial_makes_nothing_again(meters):
     """The old point's forward pass is freed before a trial; its Krylov space is all that a shorter step needs."""
-    solver = gnvpro.solvers.Krylov(longer_steps=False)  # when one of these fails, the point before is made again
+    solver = gnvpro.solvers.Krylov()
     expected = trained(mlp, "least_squares", GENEROUS, solver=solver, iterations=25, theta_penalty=1e-10)
     assert not all(expected.history.column("accepted"))
     assert meters[-1].made_again == 0

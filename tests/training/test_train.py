@@ -189,7 +189,7 @@ def test_no_work_eliminates_the_head_once_and_nothing_else(method):
 @each_loss
 def test_work_is_counted_from_first_principles(loss, method):
     # Start: forward and gradient. A new factorisation: two passes a dimension. Each trial one; accepted, its gradient.
-    solver = gnvpro.solvers.Krylov(max_rank=7, rtol=1e-1, longer_steps=False)
+    solver = gnvpro.solvers.Krylov(max_rank=7, rtol=1e-1)
     history = train(loss, work=150, method=method, solver=solver).history
     expected, fresh_model = 2.0, True
     assert history[0].work == expected

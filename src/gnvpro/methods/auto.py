@@ -26,19 +26,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.adam_vpro import AdamVPro
+from gnvpro.methods.cache import Cache
 from gnvpro.methods.costs import KINDS, Costs, prices_of, sizes_of
+from gnvpro.methods.live import LiveState, live_state, live_step
 from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
 from gnvpro.methods.race import Cheap, Race
 from gnvpro.methods.relay import Relay, part_for_batches
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov, count_directions
 from gnvpro.methods.steps import KrylovWithinBudget, QuasiNewtonSteps, Steps
 from gnvpro.minimize.krylov import KrylovModel
+from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound
-from gnvpro.minimize.trust_region import Point
+from gnvpro.minimize.trust_region import Point, StepReport
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
@@ -83,14 +87,26 @@ class Auto:
     def first_solver(self, problem: Problem) -> str:
         """Return the kind of steps that it begins with on this problem; this takes a pass or two."""
         meter = WorkMeter(len(problem.inputs))
-        running = self.begin(problem.with_meter(meter), Start(problem.theta()), Budget(meter, math.inf), None)
+        running = self.running(problem.with_meter(meter), Start(problem.theta()), Budget(meter, math.inf), None)
         if isinstance(running, Relay):
             return AdamVPro.name
         steps = running.current if isinstance(running, Race) else running
         assert isinstance(steps, Steps)
         return steps.name
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None, seed: int = 0) -> Running:
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LiveState:
+        """Evaluate the first model."""
+        return live_state(problem, self.running(problem, start, budget, None, start.seed), cache, start.seed)
+
+    def step(
+        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
+    ) -> tuple[LiveState, StepReport | Status]:
+        """One step of either kind."""
+        start = Start(state.iterate.theta, seed=state.seed)
+        again = partial(self.running, problem, start, budget, state.content, state.seed)
+        return live_step(problem, state, cache, again)
+
+    def running(self, problem: Problem, start: Start, budget: Budget, state: State | None, seed: int = 0) -> Running:
         """Start on a problem, or go on from a state; the seed is of the order of batches."""
         exact = self.takes_exact_steps(problem)
         if state is None and self.begins_on_batches(problem, start, budget, exact):
@@ -129,10 +145,10 @@ class Auto:
     ) -> Running:
         """Begin steps on all samples; training may have begun with another value before."""
         if not self.takes_exact_steps(problem):
-            return Hybrid(self.max_rank, self.rtol).begin(problem, start, budget, state)
+            return Hybrid(self.max_rank, self.rtol).running(problem, start, budget, state)
         # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
         if start.follows_batch:
-            return self.dense.begin(problem, start, budget, state)
+            return self.dense.running(problem, start, budget, state)
         problem = problem.with_passes(self.dense.pass_plan(problem))
         costs = Costs(self.cost, self.dense, problem, budget)
         point = first_point(problem, start, state)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gnvpro.arguments import check_choice
 from gnvpro.methods.auto import Auto
 from gnvpro.methods.cache import Cache
-from gnvpro.methods.live import LiveState, live_state, live_step
-from gnvpro.methods.protocol import BatchedMethod, Budget, MethodState, Running, Solver, Start, State
+from gnvpro.methods.loop import Loop, LoopState
+from gnvpro.methods.models import SpaceMemory
+from gnvpro.methods.protocol import BatchedMethod, Budget, Solver, Start
 from gnvpro.methods.solvers import Dense, Hybrid, Krylov
-from gnvpro.methods.steps import Steps
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.full import FullPoint
@@ -59,28 +59,24 @@ class GNvpro(BatchedMethod):
         super().__post_init__()
         object.__setattr__(self, "solver", as_solver(self.solver))
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> MethodState:
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> Any:
         """Evaluate the first model."""
-        return live_state(problem, self._running(problem, start, budget, None), cache, start.seed)
+        return self._solver.begin(problem, start, budget, cache)
 
-    def step(
-        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
-    ) -> tuple[MethodState, StepReport | Status]:
+    def step(self, problem: Problem, state: Any, budget: Budget, cache: Cache) -> tuple[Any, StepReport | Status]:
         """One step of the solver."""
-        start = Start(state.iterate.theta, seed=state.seed)
-        return live_step(problem, state, cache, lambda: self._running(problem, start, budget, state.content))
+        return self._solver.step(problem, state, budget, cache)
 
-    def _running(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
-        solver = as_solver(self.solver)
-        if isinstance(solver, Auto):
-            return solver.begin(problem, start, budget, state, start.seed)
-        return solver.begin(problem, start, budget, state)
+    @property
+    def _solver(self) -> Solver:
+        assert not isinstance(self.solver, str)
+        return self.solver
 
     def why_not(self, problem: Problem) -> str | None:
         """Why the solver cannot be used."""
         if (trouble := why_no_products(self.name, problem)) is not None:
             return trouble
-        solver = as_solver(self.solver)
+        solver = self._solver
         trouble = solver.why_not(problem)
         return trouble and f"solver={solver.name!r} cannot be used: {trouble}; use solver='krylov' or 'auto'"
 
@@ -112,30 +108,21 @@ class GaussNewton(BatchedMethod):
         """Why products with the Jacobian cannot be had."""
         return why_no_products(self.name, problem)
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> MethodState:
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LoopState:
         """Evaluate the first model; the head is a variable, and eliminated only to have a first value."""
-        return live_state(problem, self._running(problem, start, budget, None), cache, start.seed)
-
-    def step(
-        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
-    ) -> tuple[MethodState, StepReport | Status]:
-        """One step of the solver."""
-        start = Start(state.iterate.theta, seed=state.seed)
-        return live_step(problem, state, cache, lambda: self._running(problem, start, budget, state.content))
-
-    def _running(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
-        assert isinstance(self.solver, Krylov)
-        objective = problem.full
-        if state is not None:
-            point = objective.at(state["x"])
-        elif start.W is None:
+        objective, loop = problem.full, self._loop(problem, budget, cache)
+        if start.W is None:
             point = objective.same_as(problem.reduced.start(start.theta, None))
         else:
             point = objective.at(objective.join(start.theta, start.W))
-        builder = self.solver.builder(budget)
-        steps: Steps[FullPoint] = Steps(
-            "krylov", point, objective, builder, budget, start.bound, longer_steps=self.solver.longer_steps
-        )
-        if state is not None:
-            steps.resume(state)
-        return steps
+        return loop.measured(loop.first(point, start.bound, SpaceMemory()))
+
+    def step(
+        self, problem: Problem, state: LoopState, budget: Budget, cache: Cache
+    ) -> tuple[LoopState, StepReport | Status]:
+        """One trial step, and the gradient at the point that it led to."""
+        return self._loop(problem, budget, cache).step(state)
+
+    def _loop(self, problem: Problem, budget: Budget, cache: Cache) -> Loop[FullPoint]:
+        assert isinstance(self.solver, Krylov)
+        return Loop(problem.full, self.solver.spaces(), budget, cache)

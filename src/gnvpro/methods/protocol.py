@@ -304,8 +304,11 @@ class Solver(Protocol):
     def why_not(self, problem: Problem) -> str | None:
         """Why it cannot be used for this problem; None where it can."""
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> Any:
+        """Evaluate the first model, as `Method.begin` does."""
+
+    def step(self, problem: Problem, state: Any, budget: Budget, cache: Cache) -> tuple[Any, StepReport | Status]:
+        """Take one step, as `Method.step` does."""
 
 
 def first_point(problem: Problem, start: Start, state: State | None) -> ReducedPoint:

@@ -12,20 +12,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from gnvpro.arguments import check_choice, check_count, check_number
-from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.loop import Loop, LoopState, Models
+from gnvpro.methods.models import DenseMemory, DenseModels, KrylovModels, QuasiNewtonModels, SpaceMemory
+from gnvpro.methods.protocol import Budget, Running, Start, first_point
+from gnvpro.methods.protocol import State as SavedState
 from gnvpro.methods.steps import DenseSteps, KrylovWithinBudget, QuasiNewtonSteps, Steps
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.part_model import ITERATIONS
+from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound, Damping, LocalModel
+from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.subspace import choose_subspace, moving_directions
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.samples.several import Inputs, Streamed
+from gnvpro.state import State
 
 MAX_EIGENVALUES = 500  # that a radius may ask for at a step, where Cholesky factors do not do: 0.07 s on one core
 PART_SEED = 0  # that draws the samples of a part
@@ -45,19 +54,37 @@ class TrustRegionSolver(ABC):
         """How passes go through the samples while this solver is at work."""
         return problem.passes
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, state: State | None) -> Running:
-        """Start on a problem, or go on from a state."""
-        problem = problem.with_passes(self.pass_plan(problem))
-        steps = self.steps(first_point(problem, start, state), start.bound, budget, state)
-        if state is not None:
-            steps.resume(state)
-        return steps
+    def prepared(self, problem: Problem, cache: Cache) -> Problem:
+        """The problem with these passes."""
+        return cache.recall("prepared", lambda: problem.with_passes(self.pass_plan(problem)), problem)
 
     @abstractmethod
-    def steps(
-        self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None
-    ) -> Steps[ReducedPoint]:
-        """The loop from this point on; a state, where there is one, holds what it should not decide again."""
+    def remembered(self, theta: Tensor) -> State:
+        """What its models remember at the beginning."""
+
+    @abstractmethod
+    def models(self, problem: Problem, memory: Any) -> Models[ReducedPoint]:
+        """Its local models on a problem."""
+
+    def loop(self, problem: Problem, memory: State, budget: Budget, cache: Cache) -> Loop[ReducedPoint]:
+        """The trust-region loop with its models."""
+        models = cache.recall(f"{self.name} models", lambda: self.models(problem, memory), problem)
+        return Loop(problem.reduced, models, budget, cache)
+
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LoopState:
+        """Evaluate the first point."""
+        problem = self.prepared(problem, cache)
+        point = problem.reduced.start(start.theta, start.warm)
+        memory = self.remembered(start.theta)
+        loop = self.loop(problem, memory, budget, cache)
+        return loop.measured(loop.first(point, loop.models.own(start.bound), memory))
+
+    def step(
+        self, problem: Problem, state: LoopState, budget: Budget, cache: Cache
+    ) -> tuple[LoopState, StepReport | Status]:
+        """One trial step, and the gradient at the point that it led to."""
+        assert state.memory is not None
+        return self.loop(self.prepared(problem, cache), state.memory, budget, cache).step(state)
 
 
 class ModelSolver(TrustRegionSolver):
@@ -72,37 +99,35 @@ class ModelSolver(TrustRegionSolver):
         The model answers `solve_within(radius)` with a `Step`. So many passes over the samples are left in the budget.
         """
 
-    def steps(
-        self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None
-    ) -> Steps[ReducedPoint]:
-        """The loop with these models."""
-        return Steps(self.name, point, point.problem.reduced, ModelsWithinBudget(self, budget), budget, bound)
+    def remembered(self, theta: Tensor) -> State:
+        """No passes yet."""
+        return PassesLeft(0.0)
+
+    def models(self, problem: Problem, memory: PassesLeft) -> Models[ReducedPoint]:
+        """The models of `model`."""
+        return OwnModels(self)
 
 
-@dataclass
-class ModelsWithinBudget:
-    """The models of a solver, each built with the passes that are left, and again with those that were left."""
+@dataclass(frozen=True)
+class PassesLeft(State):
+    """The passes that were left in the budget when a model was planned."""
 
-    solver: ModelSolver
-    budget: Budget
-    passes_left: float = 0.0
+    passes: float
 
-    def __call__(self, point: ReducedPoint) -> LocalModel:
-        """The local model at a point."""
-        self.passes_left = self.budget.passes_left
-        return self.build(point)
 
-    def build(self, point: ReducedPoint) -> LocalModel:
-        """The local model with the passes as they were."""
-        return self.solver.model(point, self.passes_left)
+class OwnModels(Models[ReducedPoint]):
+    """The models of a user's solver, each built with the passes that were left when it was planned."""
 
-    def state(self) -> State:
-        """The passes."""
-        return {"passes_left": self.passes_left}
+    def __init__(self, solver: ModelSolver) -> None:
+        self.solver, self.name = solver, solver.name
 
-    def resume(self, state: State) -> None:
-        """Take up the passes."""
-        self.passes_left = state["passes_left"]
+    def planned(self, memory: PassesLeft, point: ReducedPoint, budget: Budget) -> PassesLeft:
+        """With the passes that are left."""
+        return PassesLeft(budget.passes_left)
+
+    def build(self, memory: PassesLeft, point: ReducedPoint) -> LocalModel:
+        """The model with the passes as they were."""
+        return self.solver.model(point, memory.passes)
 
 
 def check_sizes(solver: Krylov | Hybrid) -> None:
@@ -118,37 +143,44 @@ class Krylov(TrustRegionSolver):
     Args:
         max_rank: largest dimension of the space; each costs two work units.
         rtol: relative residual at which the space is large enough.
-        longer_steps: whether a step that the radius stopped and that did what was promised is followed by steps twice as long
-            from the same space, one work unit each, while the objective falls.
         damped: where the radius binds, the damping is added to the quadratic "model", or to the norm of the "residual" as in
             the paper.
 
-    >>> Krylov(max_rank=30).longer_steps
-    True
+    >>> Krylov(max_rank=30).rtol
+    0.01
     """
 
     max_rank: int = 20
     rtol: float = 1e-2
-    longer_steps: bool = True
     damped: str = "model"
     name: ClassVar[str] = "krylov"
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        if not isinstance(self.longer_steps, bool):
-            raise TypeError(f"Krylov: longer_steps must be True or False, got {self.longer_steps!r}")
         check_choice("Krylov: damped", self.damped, ("model", "residual"))
 
+    def remembered(self, theta: Tensor) -> State:
+        """No space yet."""
+        return SpaceMemory()
+
+    def models(self, problem: Problem, memory: SpaceMemory) -> KrylovModels[ReducedPoint]:
+        """A Krylov space at every point."""
+        return self.spaces()
+
+    def spaces(self) -> KrylovModels[Any]:
+        """The same for either objective."""
+        return KrylovModels(self.name, self.max_rank, self.rtol, self.damped)
+
+    # OLD
     def builder(self, budget: Budget) -> KrylovWithinBudget:
         """What builds the models."""
         return KrylovWithinBudget(self.max_rank, self.rtol, budget, self.damped)
 
     def steps(
-        self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None
+        self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: SavedState | None
     ) -> Steps[ReducedPoint]:
         """The loop with a Krylov space at every point."""
-        objective, longer = point.problem.reduced, self.longer_steps
-        return Steps(self.name, point, objective, self.builder(budget), budget, bound, longer_steps=longer)
+        return Steps(self.name, point, point.problem.reduced, self.builder(budget), budget, bound)
 
 
 @dataclass(frozen=True)
@@ -167,10 +199,23 @@ class Hybrid(TrustRegionSolver):
     def __post_init__(self) -> None:
         check_sizes(self)
 
-    def steps(self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None) -> QuasiNewtonSteps:
-        """The loop with quasi-Newton directions, and Krylov spaces where the budget has room for them."""
+    def remembered(self, theta: Tensor) -> State:
+        """No space and no steps yet."""
+        return SpaceMemory()
+
+    def models(self, problem: Problem, memory: SpaceMemory) -> QuasiNewtonModels:
+        """Quasi-Newton directions, and Krylov spaces if the budget has room for them."""
+        return QuasiNewtonModels(self.name, self.max_rank, self.rtol)
+
+    # OLD
+    def running(self, problem: Problem, start: Start, budget: Budget, state: SavedState | None) -> Running:
+        """Start on a problem, or go on from a state."""
+        point = first_point(problem, start, state)
         builder = KrylovWithinBudget(self.max_rank, self.rtol, budget)
-        return QuasiNewtonSteps(self.name, point, builder, builder.pays, bound)
+        steps = QuasiNewtonSteps(self.name, point, builder, builder.pays, start.bound)
+        if state is not None:
+            steps.resume(state)
+        return steps
 
 
 @dataclass(frozen=True)
@@ -281,7 +326,37 @@ class Dense(TrustRegionSolver):
         most = max(1.0, self._rows_that_fit(problem, problem.inputs, count_directions(problem)))
         return problem.network.pass_plan(problem.inputs, (1 - SOLVER_MEMORY_FRACTION) * problem.memory, most)
 
-    def steps(self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: State | None) -> DenseSteps:
+    def remembered(self, theta: Tensor) -> State:
+        """The subspace is chosen where the loop begins."""
+        return DenseMemory(theta)
+
+    def models(self, problem: Problem, memory: DenseMemory) -> DenseModels:
+        """A matrix at every point."""
+        part = None
+        if self.samples is not None and self.samples < problem.n_samples:
+            drawn = seeded_permutation(problem.n_samples, PART_SEED)[: self.samples].sort().values
+            part = problem.on_samples(drawn.to(problem.inputs.device))
+        return DenseModels(self, problem, memory, part)
+
+    def kept_bytes(self, problem: Problem) -> float:
+        """Memory for what is kept of the Jacobian."""
+        return SOLVER_MEMORY_FRACTION * problem.memory / 2
+
+    def loop(self, problem: Problem, memory: Any, budget: Budget, cache: Cache) -> Loop[ReducedPoint]:
+        """The trust-region loop; its models depend on where it began."""
+        models = cache.recall("dense models", lambda: self.models(problem, memory), problem, memory)
+        return Loop(problem.reduced, models, budget, cache)
+
+    # OLD
+    def running(self, problem: Problem, start: Start, budget: Budget, state: SavedState | None) -> Running:
+        """Start on a problem, or go on from a state."""
+        problem = problem.with_passes(self.pass_plan(problem))
+        steps = self.steps(first_point(problem, start, state), start.bound, budget, state)
+        if state is not None:
+            steps.resume(state)
+        return steps
+
+    def steps(self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: SavedState | None) -> DenseSteps:
         """The loop with a matrix at every point; the subspace is chosen where the loop began."""
         problem = point.problem
         begun_at = point.theta if state is None else state["begun_at"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -19,9 +20,18 @@ from gnvpro.minimize.dense_model import DenseModel, scaled_metric, straight
 from gnvpro.minimize.krylov import KrylovModel, krylov_model
 from gnvpro.minimize.line_model import SHORTEST_FRACTION, LineModel, SearchRule
 from gnvpro.minimize.part_model import ITERATIONS, PartModel
-from gnvpro.minimize.quasi_newton import QuasiNewton
+from gnvpro.minimize.quasi_newton import MAX_GROWTH, MAX_PAIRS, STEPS_PER_DIMENSION, Pairs, Ritz, ritz_of
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Bound, LineSearchBound, LocalModel, NielsenRule, RadiusRule, StepRule
+from gnvpro.minimize.step_rules import (
+    Bound,
+    LineSearchBound,
+    LocalModel,
+    NielsenRule,
+    RadiusRule,
+    StepRule,
+    loaded_bound,
+    saved_bound,
+)
 from gnvpro.minimize.trust_region import Point, StepReport, TrustRegion
 from gnvpro.objectives.full import FullPoint
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
@@ -82,17 +92,10 @@ class Steps(Generic[P]):
         budget: Budget,
         bound: Bound | None = None,
         rule: StepRule | None = None,
-        longer_steps: bool = False,
     ) -> None:
         self.name, self.budget = name, budget
         self.builder: Any = build if hasattr(build, "resume") else None  # where it remembers something
-        self.region: TrustRegion[P] = TrustRegion(
-            objective, build, point, bound, rule, self._affords_a_trial if longer_steps else None
-        )
-
-    def _affords_a_trial(self) -> bool:
-        """Whether the budget lasts for one more evaluation and the gradient after it."""
-        return self.budget.passes_left >= 2
+        self.region: TrustRegion[P] = TrustRegion(objective, build, point, bound, rule)
 
     @property
     def status(self) -> Status:
@@ -129,7 +132,9 @@ class Steps(Generic[P]):
         """The point, how its head was found, the loop, and what the builder remembers."""
         return {
             **point_state(self.point.x, getattr(self.point, "start", None)),
-            **self.region.state(),
+            "bound": saved_bound(self.region.bound),
+            "below_rounding": self.region.below_rounding,
+            "has_model": self.region.model is not None,
             "has_gradient": self.point.has_gradient,
             "builder": self.builder.state() if self.builder else None,
         }
@@ -140,7 +145,9 @@ class Steps(Generic[P]):
             self.point.gradient()
         if self.builder:
             self.builder.resume(state["builder"])
-        self.region.resume(state, self.builder.build if self.builder else None)
+        self.region.bound, self.region.below_rounding = loaded_bound(state["bound"]), state["below_rounding"]
+        if state["has_model"]:
+            self.region.model = (self.builder.build if self.builder else self.region._build_model)(self.point)
 
 
 class QuasiNewtonSteps(Steps[ReducedPoint]):
@@ -162,7 +169,7 @@ class QuasiNewtonSteps(Steps[ReducedPoint]):
         bound = self.region.bound
         too_short = isinstance(bound, LineSearchBound) and bound.fraction < SHORTEST_FRACTION
         if too_short and isinstance(self.region.model, LineModel):
-            self.region.replace_model(self.quasi_newton.force_krylov(self.point))
+            self.region.model = self.quasi_newton.force_krylov(self.point)
         return super().iterate()
 
 
@@ -223,3 +230,73 @@ class DenseSteps(Steps[ReducedPoint]):
     def state(self) -> State:
         """And where it began."""
         return {**super().state(), "begun_at": self.begun_at, "first_damping": self.first_damping}
+
+
+class QuasiNewton:
+    """Builds a Krylov model at every so many points, and quasi-Newton models in between."""
+
+    def __init__(self, krylov: Any, may_build: Callable[[], bool]) -> None:
+        self.krylov = krylov
+        self.may_build = may_build  # whether the budget has room for a Krylov space and for steps that use it
+        self.pairs: Pairs | None = None
+        self.ritz: Ritz | None = None
+        self.steps = 0  # quasi-Newton models since the last Krylov space
+        self.longest = inf  # quasi-Newton step
+        self.before: tuple[Tensor, Tensor] | None = None  # x and gradient where the last model was built
+
+    def __call__(self, point: Point) -> LocalModel:
+        """The local model at a point that the last model's step has led to."""
+        if self.before is not None and self.ritz is not None:
+            x, gradient = self.before
+            s = point.x - x
+            self.longest = MAX_GROWTH * float(torch.linalg.vector_norm(s))
+            self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, MAX_PAIRS)
+            if self.steps == 0:
+                self.ritz = self.ritz.damped(gradient, float(torch.linalg.vector_norm(s)))
+            spent = self.steps >= STEPS_PER_DIMENSION * len(self.ritz.values)
+            self.steps = 0 if spent and self.may_build() else self.steps + 1
+        self.before = (point.x, point.gradient())
+        return self._model(point, self.krylov)
+
+    def force_krylov(self, point: Point) -> LocalModel:
+        """A Krylov model in the place of a quasi-Newton model that led nowhere."""
+        self.steps = 0
+        return self._model(point, self.krylov)
+
+    def build(self, point: Point) -> LocalModel:
+        """The model of before, built again."""
+        return self._model(point, self.krylov.build)
+
+    def _model(self, point: Point, build_krylov: Callable[[Point], KrylovModel]) -> LocalModel:
+        if self.ritz is None or self.steps == 0:
+            model = build_krylov(point)
+            self.ritz = ritz_of(model) if model.rank else None
+            return model
+        pairs = self.pairs or Pairs.none(point.x)
+        direction = -pairs.inverse_curvature(self.ritz, point.gradient())
+        length = float(torch.linalg.vector_norm(direction))
+        most = (
+            1.0 if length <= self.longest else self.longest / length
+        )  # a tiny gradient's direction may have no length
+        return LineModel(point.gradient(), direction, len(self.ritz.values) + len(pairs), most)
+
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs."""
+        x, gradient = self.before or (None, None)
+        return {
+            **self.krylov.state(),
+            "steps": self.steps,
+            "longest": self.longest,
+            "before_x": x,
+            "before_gradient": gradient,
+            "ritz": self.ritz and (self.ritz.vectors, self.ritz.values),
+            "pairs": None if self.pairs is None else vars(self.pairs),
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Know again what was known."""
+        self.krylov.resume(state)
+        self.steps, self.longest = state["steps"], state["longest"]
+        self.before = None if state["before_x"] is None else (state["before_x"], state["before_gradient"])
+        self.ritz = state["ritz"] and Ritz(*state["ritz"])
+        self.pairs = state["pairs"] and Pairs(**state["pairs"])

@@ -16,10 +16,9 @@ Legend: U -> vectors (rows), e_i -> values, lambda -> damping, (s, y) -> rows of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,12 +26,11 @@ from torch import Tensor
 from gnvpro.linalg.secular import damping_for
 from gnvpro.minimize.krylov import KrylovModel
 from gnvpro.minimize.line_model import LineModel
-from gnvpro.minimize.step_rules import LocalModel
 from gnvpro.minimize.trust_region import Point
+from gnvpro.state import State
 
-STEPS_PER_DIMENSION = (
-    3  # quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces
-)
+# Quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces.
+STEPS_PER_DIMENSION = 3
 MAX_PAIRS = 100  # that are remembered
 MAX_GROWTH = 4.0  # of a quasi-Newton step over the step before it; the first ones know little
 
@@ -41,7 +39,7 @@ MAX_GROWTH = 4.0  # of a quasi-Newton step over the step before it; the first on
 
 
 @dataclass(frozen=True)
-class Ritz:
+class Ritz(State):
     """The curvature as a Krylov space saw it: U diag(e) U' + min(e) (I - U U')."""
 
     vectors: Tensor  # (rank, n), orthonormal rows
@@ -73,7 +71,7 @@ def ritz_of(model: KrylovModel) -> Ritz:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(State):
     """The last steps and the changes of the gradient along them, oldest first."""
 
     S: Tensor  # (k, n)
@@ -109,92 +107,54 @@ class Pairs:
         return inside + torch.linalg.solve_triangular(self.R.T, rest[:, None], upper=False)[:, 0] @ self.S
 
 
-# -- the builder
+# -- what is remembered between steps
 
 
-class KrylovBuilder(Protocol):
-    """Builds the Krylov models of a run, within its budget."""
+@dataclass(frozen=True)
+class Learnt(State):
+    """What earlier models and steps taught, from which the model at the last accepted point follows."""
 
-    def __call__(self, point: Point) -> KrylovModel:
-        """A new model."""
+    ritz: Ritz | None = None
+    pairs: Pairs | None = None
+    steps: int = 0  # quasi-Newton models since the last Krylov space
+    due: int = 0  # times a space was due, built or not
+    longest: float = inf  # quasi-Newton step
+    before_x: Tensor | None = None  # x and gradient where the last model was built
+    before_gradient: Tensor | None = None
 
-    def build(self, point: Point) -> KrylovModel:
-        """The model of before, built again."""
+    def at(self, point: Point, may_build: Callable[[int], bool]) -> Learnt:
+        """Return what is known at a point that the last model's step has led to.
 
-    def state(self) -> dict[str, Any]:
-        """What `resume` needs."""
+        A Krylov space that is due is built if `may_build` allows it, given how often one was due.
+        """
+        known = replace(self, before_x=point.x, before_gradient=point.gradient())
+        if self.before_x is None or self.before_gradient is None or self.ritz is None:
+            return known
+        s, y = point.x - self.before_x, point.gradient() - self.before_gradient
+        length, ritz = float(torch.linalg.vector_norm(s)), self.ritz
+        if length > 0:  # a step may be lost in the rounding of x
+            ritz = ritz if self.steps else ritz.damped(self.before_gradient, length)
+            pairs = (self.pairs or Pairs.none(s)).with_pair(s, y, MAX_PAIRS)
+            known = replace(known, ritz=ritz, pairs=pairs, longest=MAX_GROWTH * length)
+        spent = self.steps >= STEPS_PER_DIMENSION * len(ritz.values)
+        due = self.due + spent
+        return replace(known, due=due, steps=0 if spent and may_build(due) else self.steps + 1)
 
-    def resume(self, state: dict[str, Any]) -> None:
-        """Build again as before."""
+    @property
+    def asks_for_space(self) -> bool:
+        """Whether the next model is one on a Krylov space."""
+        return self.ritz is None or self.steps == 0
 
-
-class QuasiNewton:
-    """Builds a Krylov model at every so many points, and quasi-Newton models in between."""
-
-    def __init__(self, krylov: KrylovBuilder, may_build: Callable[[], bool]) -> None:
-        self.krylov = krylov
-        self.may_build = may_build  # whether the budget has room for a Krylov space and for steps that use it
-        self.pairs: Pairs | None = None
-        self.ritz: Ritz | None = None
-        self.steps = 0  # quasi-Newton models since the last Krylov space
-        self.longest = inf  # quasi-Newton step
-        self.before: tuple[Tensor, Tensor] | None = None  # x and gradient where the last model was built
-
-    def __call__(self, point: Point) -> LocalModel:
-        """The local model at a point that the last model's step has led to."""
-        if self.before is not None and self.ritz is not None:
-            x, gradient = self.before
-            s = point.x - x
-            length = float(torch.linalg.vector_norm(s))
-            if length > 0:  # a step may be lost in the rounding of x
-                self.longest = MAX_GROWTH * length
-                self.pairs = (self.pairs or Pairs.none(s)).with_pair(s, point.gradient() - gradient, MAX_PAIRS)
-                if self.steps == 0:
-                    self.ritz = self.ritz.damped(gradient, length)
-            spent = self.steps >= STEPS_PER_DIMENSION * len(self.ritz.values)
-            self.steps = 0 if spent and self.may_build() else self.steps + 1
-        self.before = (point.x, point.gradient())
-        return self._model(point, self.krylov)
-
-    def force_krylov(self, point: Point) -> LocalModel:
-        """A Krylov model in the place of a quasi-Newton model that led nowhere."""
-        self.steps = 0
-        return self._model(point, self.krylov)
-
-    def build(self, point: Point) -> LocalModel:
-        """The model of before, built again."""
-        return self._model(point, self.krylov.build)
-
-    def _model(self, point: Point, build_krylov: Callable[[Point], KrylovModel]) -> LocalModel:
-        if self.ritz is None or self.steps == 0:
-            model = build_krylov(point)
-            self.ritz = ritz_of(model) if model.rank else None
-            return model
+    def line_model(self, point: Point) -> LineModel:
+        """The quasi-Newton model at the point."""
+        assert self.ritz is not None
         pairs = self.pairs or Pairs.none(point.x)
         direction = -pairs.inverse_curvature(self.ritz, point.gradient())
         length = float(torch.linalg.vector_norm(direction))
-        most = (
-            1.0 if length <= self.longest else self.longest / length
-        )  # a tiny gradient's direction may have no length
+        # a tiny gradient's direction may have no length
+        most = 1.0 if length <= self.longest else self.longest / length
         return LineModel(point.gradient(), direction, len(self.ritz.values) + len(pairs), most)
 
-    def state(self) -> dict[str, Any]:
-        """What `resume` needs."""
-        x, gradient = self.before or (None, None)
-        return {
-            **self.krylov.state(),
-            "steps": self.steps,
-            "longest": self.longest,
-            "before_x": x,
-            "before_gradient": gradient,
-            "ritz": self.ritz and (self.ritz.vectors, self.ritz.values),
-            "pairs": None if self.pairs is None else vars(self.pairs),
-        }
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Know again what was known."""
-        self.krylov.resume(state)
-        self.steps, self.longest = state["steps"], state["longest"]
-        self.before = None if state["before_x"] is None else (state["before_x"], state["before_gradient"])
-        self.ritz = state["ritz"] and Ritz(*state["ritz"])
-        self.pairs = state["pairs"] and Pairs(**state["pairs"])
+    def with_space(self, model: KrylovModel) -> Learnt:
+        """With the Ritz pairs of a new Krylov space."""
+        return replace(self, ritz=ritz_of(model) if model.rank else None)

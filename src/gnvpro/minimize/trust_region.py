@@ -12,9 +12,6 @@ Near a minimum both reductions drown in rounding error and their quotient means 
 the size of that error (Conn, Gould, Toint: Trust-Region Methods, sec. 17.4.2): the quotient tends to one there, and
 Newton's method goes on to the accuracy that its gradient, not its objective, can resolve.
 
-Where a trial did what the model promised and the radius stopped it, a longer step from the same model may be tried before a
-new model is built (`longer`): one evaluation each, twice as long each time, while the objective falls.
-
 Legend: Delta -> bound (of a RadiusRule), x -> theta or vec W, Phi -> value.
 """
 
@@ -23,25 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import (
-    AT_BOUNDARY,
-    GROW_ABOVE,
-    Bound,
-    LocalModel,
-    RadiusRule,
-    Step,
-    StepRule,
-    loaded_bound,
-    radius_of,
-    saved_bound,
-)
+from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule, radius_of
 
 
 class Point(Protocol):
@@ -92,8 +78,54 @@ class StepReport:
     learning_rate: float | None = None  # of methods on random batches
 
 
+@dataclass(frozen=True)
+class Trial(Generic[PointT]):
+    """The loop after a trial: the last accepted point, the next bound, and what was tried."""
+
+    point: PointT
+    bound: Bound
+    below_rounding: int  # steps in a row whose promise drowned in rounding error
+    report: StepReport
+
+
+def try_step(
+    objective: Objective[PointT],
+    model: LocalModel,
+    rule: StepRule,
+    at: PointT,
+    bound: Bound | None,
+    below_rounding: int,
+    noise: float | None = None,
+) -> Trial[PointT] | Status:
+    """Try one step from a point; return a status if there is none to try.
+
+    The noise is the rounding error of the value; left out, it is epsilon times the value.
+    """
+    steepest = float(torch.linalg.vector_norm(model.gradient, math.inf))
+    if steepest == 0 or not math.isfinite(steepest):
+        return Status.CONVERGED if steepest == 0 else Status.NOT_FINITE
+    if model.rank == 0:  # there is a way down, but no curvature to go by
+        return Status.NOT_FINITE
+    step, bound = rule.propose(model, bound)
+    x, value, epsilon = at.x, at.value, objective.epsilon
+    if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
+        return Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
+    noise = max(epsilon * abs(value) if noise is None else noise, 1e-300)
+    below_rounding = below_rounding + 1 if step.predicted_reduction <= noise else 0
+    if below_rounding > 5:
+        return Status.STEP_TOO_SMALL
+    at.free()  # the model knows all that is asked of this point, and the trial needs the room
+    trial = objective.at(x + step.d_x, at)
+    finite = math.isfinite(trial.value)
+    ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
+    accepted = finite and ratio > rule.accept_above
+    report = StepReport(accepted, ratio, radius_of(bound), step.damping, model.rank)
+    after = rule.update(bound, step.norm, ratio if finite else math.nan)
+    return Trial(trial if accepted else at, after, below_rounding, report)
+
+
 class TrustRegion(Generic[PointT]):
-    """The loop, one trial at a time; `point` is always an accepted one. Nobody else writes to it."""
+    """The loop with its own memory, one trial at a time; `point` is always an accepted one."""
 
     def __init__(
         self,
@@ -102,19 +134,15 @@ class TrustRegion(Generic[PointT]):
         point: PointT,
         bound: Bound | None = None,
         rule: StepRule | None = None,
-        longer: Callable[[], bool] | None = None,
+        below_rounding: int = 0,
         rounding: Callable[[PointT], float] | None = None,
     ) -> None:
-        self.objective = objective
-        self.point = point
-        self.bound = bound
+        self.objective, self.point, self.bound, self.below_rounding = objective, point, bound, below_rounding
         self.status = Status.RUNNING
         self.model: LocalModel | None = None
         self._build_model = build_model
         self._rule: StepRule = rule or RadiusRule()
-        self._below_rounding = 0
         self._rounding = rounding  # error of a point's value; None: epsilon times the value
-        self._longer = longer  # whether one more evaluation may be spent on a longer step; None: never
 
     def build(self) -> LocalModel:
         """The local model at the point, made if there is none yet."""
@@ -122,75 +150,18 @@ class TrustRegion(Generic[PointT]):
             self.model = self._build_model(self.point)
         return self.model
 
-    def replace_model(self, model: LocalModel) -> None:
-        """Take the next step from another model of the same point."""
-        self.model = model
-
     def iterate(self) -> StepReport | None:
-        """Try one step; None, and a `status`, where there is none to try."""
-        model = self.build()
-        steepest = float(torch.linalg.vector_norm(model.gradient, math.inf))
-        if steepest == 0 or not math.isfinite(steepest):
-            self.status = Status.CONVERGED if steepest == 0 else Status.NOT_FINITE
+        """Try one step; None, and a `status`, if there is none to try."""
+        model, at = self.build(), self.point
+        noise = None if self._rounding is None else self._rounding(at)
+        done = try_step(self.objective, model, self._rule, at, self.bound, self.below_rounding, noise)
+        if isinstance(done, Status):
+            self.status = done
             return None
-        if model.rank == 0:  # there is a way down, but no curvature to go by
-            self.status = Status.NOT_FINITE
-            return None
-        step, bound = self._rule.propose(model, self.bound)
-        x, value, epsilon = self.point.x, self.point.value, self.objective.epsilon
-        if step.norm <= epsilon * float(torch.linalg.vector_norm(x)) * 1e-3:
-            self.status = Status.CONVERGED if step.damping == 0.0 else Status.STEP_TOO_SMALL
-            return None
-        noise = max(epsilon * abs(value) if self._rounding is None else self._rounding(self.point), 1e-300)
-        self._below_rounding = self._below_rounding + 1 if step.predicted_reduction <= noise else 0
-        if self._below_rounding > 5:
-            self.status = Status.STEP_TOO_SMALL
-            return None
-        self.point.free()  # the model knows all that is asked of this point, and the trial needs the room
-        trial = self.objective.at(x + step.d_x, self.point)
-        ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
-        accepted = math.isfinite(trial.value) and ratio > self._rule.accept_above
-        self.bound = self._rule.update(bound, step.norm, ratio if math.isfinite(trial.value) else math.nan)
-        if accepted and self._longer is not None and stopped_by_radius(step, bound, ratio):
-            step, trial = self._lengthened(model, step, trial)
-            ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)
-        if accepted:
-            self.point, self.model = trial, None
-        return StepReport(accepted, ratio, radius_of(bound), step.damping, model.rank)
-
-    def _lengthened(self, model: LocalModel, step: Step, trial: PointT) -> tuple[Step, PointT]:
-        """The longest of the steps, each twice the one before, to which the objective falls; the radius follows it."""
-        assert self._longer is not None
-        while self._longer():
-            further = model.solve_within(2 * step.norm)
-            if further.norm < 1.1 * step.norm:  # that was the model's own minimum
-                break
-            trial.free()
-            there = self.objective.at(self.point.x + further.d_x, trial)  # the head near by is a better start
-            if not there.value < trial.value:  # also when it is not a number
-                break
-            step, trial, self.bound = further, there, 2 * further.norm
-        return step, trial
-
-    def state(self) -> dict[str, Any]:
-        """What `resume` needs beside the point."""
-        return {
-            "bound": saved_bound(self.bound),
-            "below_rounding": self._below_rounding,
-            "has_model": self.model is not None,
-        }
-
-    def resume(self, state: dict[str, Any], build_again: Callable[[PointT], LocalModel] | None = None) -> None:
-        """Go on as before at the same point; the model, where there was one, is built again."""
-        self.bound, self._below_rounding = loaded_bound(state["bound"]), state["below_rounding"]
-        if state["has_model"]:
-            self.model = (build_again or self._build_model)(self.point)
-
-
-def stopped_by_radius(step: Step, bound: Bound, ratio: float) -> bool:
-    """Whether the model was right and a radius, not the model's own minimum, ended the step."""
-    radius = radius_of(bound)
-    return radius is not None and ratio > GROW_ABOVE and step.norm > AT_BOUNDARY * radius
+        self.point, self.bound, self.below_rounding = done.point, done.bound, done.below_rounding
+        if done.report.accepted:
+            self.model = None
+        return done.report
 
 
 def minimize(

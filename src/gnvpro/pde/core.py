@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.methods.protocol import detached_copy
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule
 from gnvpro.minimize.trust_region import StepReport, TrustRegion
 from gnvpro.network.evaluation import evaluating, warn_of_modes
+from gnvpro.state import loaded, saved
 from gnvpro.training.agreement import agreed
 from gnvpro.training.checkpoint import Checkpoint, taken_up
 from gnvpro.training.checkpoint import load as load_checkpoint
@@ -39,10 +39,11 @@ __all__ = [
     "TrustRegion",
     "agreed",
     "as_listener",
-    "detached_copy",
     "evaluating",
     "fingerprint",
     "load_checkpoint",
+    "loaded",
+    "saved",
     "summary_of",
     "symmetric",
     "taken_up",

@@ -330,7 +330,8 @@ class Run:
             "identity": self.identity,
             "theta": point.theta,
             "W": point.W,
-            "loop": {**self.region.state(), "has_model": False},  # it is built again from the point
+            "bound": core.saved(self.region.bound),
+            "below_rounding": self.region.below_rounding,
             "penalty": self.penalty,
             "weights": self.system.weights,  # balanced ones are of the first constants
             "of_zero": self.of_zero,
@@ -345,7 +346,7 @@ class Run:
             "before": self.before,
             "tried": self.tried,
         }
-        return core.detached_copy(state)
+        return {name: core.saved(value) for name, value in state.items()}
 
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of."""
@@ -358,9 +359,9 @@ class Run:
         self.system, self.penalty = self.refinement.restored(weighed, saved["added"]), saved["penalty"]
         self.of_zero = saved["of_zero"]
         self.ways = Ways(**saved["ways"])
-        self._begin(saved["theta"], saved["W"], restored=True)
+        self._begin(saved["theta"], saved["W"], core.loaded(saved["bound"]), restored=True)
         assert self.region is not None
-        self.region.resume(saved["loop"])
+        self.region.below_rounding = saved["below_rounding"]
         self.system.store(saved["theta"], saved["W"])
         self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
         self.checked_misfit, self.before, self.spent = saved["checked_misfit"], saved["before"], saved["seconds"]

@@ -1,0 +1,165 @@
+"""The trust-region loop as steps from state to state, for any kind of local model.
+
+    state   where the loop stands: x, how its head was found, the bound, and what the models remember       `LoopState`
+    cache   the evaluated point and its local model
+    models  how to model the objective around a point: made by a solver for one problem                     `Models`
+
+A model is planned once, with the budget at hand, and the plan goes into the state. So a model that was dropped from the
+cache is built again as it was, even though the budget has changed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from gnvpro.head.eliminator import WarmStart
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.protocol import Budget, MethodState, iterate_at
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule
+from gnvpro.minimize.trust_region import StepReport, try_step
+from gnvpro.objectives.full import FullObjective, FullPoint
+from gnvpro.objectives.reduced import ReducedObjective, ReducedPoint
+from gnvpro.state import State
+
+P = TypeVar("P", ReducedPoint, FullPoint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopState(MethodState):
+    """The state of the trust-region loop, at its last accepted point."""
+
+    x: Tensor
+    start: WarmStart | None = None  # of the elimination at x
+    has_gradient: bool = False
+    has_model: bool = False
+    below_rounding: int = 0
+    memory: State | None = None  # of the models: what the model at hand was built from, too
+
+
+class Models(ABC, Generic[P]):
+    """Local models of a solver on one problem."""
+
+    name: str
+    rule: StepRule = RadiusRule()
+    trial_passes: float = 2.0  # of a trial, and of the gradient after it
+    model_passes: float = 2.0  # of the cheapest model
+    shows_damping: ClassVar[bool] = False  # whether records show the damping of a step
+
+    def own(self, bound: Bound | None) -> Bound | None:
+        """The bound that another method left, if it is one for these steps."""
+        return bound
+
+    @abstractmethod
+    def planned(self, memory: Any, point: P, budget: Budget) -> State:
+        """What to remember for the next model, given the budget."""
+
+    @abstractmethod
+    def build(self, memory: Any, point: P) -> LocalModel:
+        """The model that was planned; called again for the same memory and point, it returns the same bits."""
+
+    def learnt(self, memory: Any, model: Any) -> State:
+        """What to remember of a new model."""
+        remembered: State = memory
+        return remembered
+
+    def instead(self, memory: Any, bound: Bound | None, budget: Budget) -> State | None:
+        """The plan for another model at the same point, if the one at hand leads nowhere."""
+        return None
+
+    def gradient(self, loop: Loop[P], state: LoopState) -> tuple[LoopState, Tensor | None]:
+        """The gradient at the point of a state; None if the budget does not last for it."""
+        if not state.has_gradient and loop.budget.passes_left < 1:
+            return state, None
+        gradient = loop.point(state).gradient()
+        return (state if state.has_gradient else replace(state, has_gradient=True)), gradient
+
+
+class Loop(Generic[P]):
+    """The loop during one call: all that it needs, and nothing that it remembers."""
+
+    def __init__(self, objective: Any, models: Models[P], budget: Budget, cache: Cache) -> None:
+        self.objective, self.budget, self.cache = objective, budget, cache
+        self.models: Models[P] = models
+
+    def first(self, point: P, bound: Bound | None, memory: State | None = None) -> LoopState:
+        """The state at a point, before any step."""
+        iterate = iterate_at(point)
+        self.cache.keep("point", point, iterate)
+        self.cache.forget("model")
+        start, known = _start_of(point), point.has_gradient
+        return LoopState(iterate=iterate, x=point.x, start=start, bound=bound, memory=memory, has_gradient=known)
+
+    def step(self, state: LoopState) -> tuple[LoopState, StepReport | Status]:
+        """One trial, and the gradient at the point that it led to."""
+        state, outcome = self.trial(state)
+        return (state, outcome) if isinstance(outcome, Status) else (self.measured(state), outcome)
+
+    def trial(self, state: LoopState) -> tuple[LoopState, StepReport | Status]:
+        """One trial step."""
+        state, model = self.model(state)
+        models: Models[P] = self.models
+        done = try_step(self.objective, model, models.rule, self.point(state), state.bound, state.below_rounding)
+        if isinstance(done, Status):
+            return state, done
+        report, bound, below = done.report, done.bound, done.below_rounding
+        shown = report.damping if models.shows_damping else None
+        report = replace(report, damping=shown, solver=models.name)
+        if not report.accepted:
+            return replace(state, bound=bound, below_rounding=below), report
+        return replace(self.first(done.point, bound, state.memory), below_rounding=below), report
+
+    def measured(self, state: LoopState) -> LoopState:
+        """The state with the norm of the gradient, if the budget lasts for it, and with the passes of the next step."""
+        norm = state.gradient_norm
+        if norm is None and state.iterate.theta.numel():
+            state, gradient = self.models.gradient(self, state)
+            norm = None if gradient is None else float(torch.linalg.vector_norm(gradient))
+        passes = self.models.trial_passes + (0.0 if state.has_model else self.models.model_passes)
+        return replace(state, gradient_norm=norm, next_passes=passes)
+
+    def point(self, state: LoopState) -> P:
+        """The evaluated point of a state."""
+
+        def again() -> P:
+            point: P = _point_of(self.objective, state)
+            if state.has_gradient:
+                point.gradient()
+            return point
+
+        return self.cache.recall("point", again, state.iterate)
+
+    def model(self, state: LoopState) -> tuple[LoopState, LocalModel]:
+        """The local model at the point of a state."""
+        models: Models[P] = self.models
+        memory = state.memory
+        if state.has_model:
+            other = models.instead(memory, state.bound, self.budget)
+            if other is None:
+                build = lambda: models.build(memory, self.point(state))  # noqa: E731
+                return state, self.cache.recall("model", build, state.iterate, memory)
+            memory = other
+        else:
+            memory = models.planned(memory, self.point(state), self.budget)
+        self.cache.forget("model")
+        point = self.point(state)
+        model = models.build(memory, point)
+        memory = models.learnt(memory, model)
+        self.cache.keep("model", model, state.iterate, memory)
+        return replace(state, memory=memory, has_model=True, has_gradient=point.has_gradient), model
+
+
+def _start_of(point: ReducedPoint | FullPoint) -> WarmStart | None:
+    return point.start if isinstance(point, ReducedPoint) else None
+
+
+def _point_of(objective: ReducedObjective | FullObjective, state: LoopState) -> Any:
+    """Evaluate the point of a state again."""
+    if isinstance(objective, ReducedObjective):
+        return objective.start(state.x, state.start)
+    return objective.at(state.x)
