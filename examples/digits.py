@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A classifier on digits, the scikit-learn way
+# # A classifier on digits with the scikit-learn interface
 #
-# 1797 images of 8 x 8 pixels. `GNvproClassifier` is used like any other classifier of scikit-learn: labels may be
-# strings, probabilities come with it, and a confusion matrix is one call away.
+# 1797 images of 8 x 8 pixels. Use `GNvproClassifier` like any other scikit-learn classifier: labels may be strings, and
+# `predict_proba` returns probabilities.
 
 # %%
 from __future__ import annotations
@@ -31,7 +31,7 @@ assert accuracy > 0.95
 assert set(model.predict(X_test)) == set(NAMES)
 
 # %% [markdown]
-# Which digits are taken for which? And how sure is the model when it is wrong?
+# Which digits are confused, and how certain is the model when it is wrong?
 
 # %%
 print(confusion_matrix(y_test, model.predict(X_test), labels=NAMES))

@@ -1,20 +1,20 @@
 # %% [markdown]
 # # Inside or outside an ellipse: training with and without variable projection
 #
-# The first example of the paper. Points of the plane lie inside (0) or outside (1) an ellipse. A network with 42 feature
-# weights maps them to two features, and a line separates the classes there:
+# The first example of the paper. Points of the plane lie inside (0) or outside (1) an ellipse. A network with 42
+# feature weights maps them to two features, and a line separates the classes there:
 #
 #     inputs (2) -> tanh layers of width 4, 4, 2 -> features (2) -> line W -> one logit
 #
 # Gauss-Newton moves the feature weights theta and the line W together. GNvpro moves theta alone and always has the best
-# line for the features of the moment. Both start at the same theta, with the best line there, and have the same budget:
-# 500 work units (passes over the training set) or 50 iterations.
+# line for the current features. Both start at the same theta with its best line and have the same budget: 500 work
+# units (passes over the training set) or 50 iterations.
 #
 #     python examples/ellipse.py          seed 0: the comparison and the figure, in runs/demo/
-#     python examples/ellipse.py 10       seeds 0 ... 9 as well: one line a run, and medians
+#     python examples/ellipse.py 10       seeds 0 to 9: one line per run, and medians
 #
-# Over ten seeds (the second command, torch 2.13.0): GNvpro ends at the lower loss for 9 of 10, median 1.40e-3 against
-# 2.15e-3; it has 99% of the training points right after 126 work units against 247; test accuracy 99.88% against 99.84%.
+# Over ten seeds (second command, torch 2.13.0) GNvpro ends at the lower loss on nine, median 1.40e-3 against 2.15e-3.
+# It has 99% of the training points right after 126 work units against 247. Test accuracy: 99.88% against 99.84%.
 
 # %%
 from __future__ import annotations
@@ -42,7 +42,7 @@ SOLVERS = {"gauss-newton": gnvpro.solvers.Krylov(10, rtol=1e-3), "gnvpro": gnvpr
 
 # %% [markdown]
 # ## Data
-# Semi-axes 1 and 0.4; uniform in angle and radius, so the classes touch: no margin separates them.
+# Semi-axes 1 and 0.4; points are uniform in angle and radius, so the classes touch without a margin.
 
 
 # %%
@@ -59,7 +59,7 @@ def draw(seed: int) -> Split:
 # %%
 @dataclass
 class Run:
-    """A trained model, its test accuracy, and what it looked like on the way."""
+    """A trained model, its test accuracy, and copies of the model during training."""
 
     result: gnvpro.Result
     test_accuracy: float
@@ -67,7 +67,7 @@ class Run:
 
 
 def compare(seed: int) -> tuple[tuple[Tensor, Tensor], dict[str, Run]]:
-    """The training set, and a run of each method from the same start."""
+    """Train each method from the same start; return the training set and the runs."""
     data = draw(seed)
     train, validation, test = data.train, data.validation, data.test
     torch.manual_seed(seed)
@@ -97,7 +97,7 @@ def compare(seed: int) -> tuple[tuple[Tensor, Tensor], dict[str, Run]]:
 
 
 def work_until(history: gnvpro.extend.History, accuracy: float) -> float:
-    """Work units after which the training accuracy stood at this level for the first time."""
+    """Work units until the training accuracy first reached this level."""
     return next((record.work for record in history if record.accuracy >= accuracy), math.inf)
 
 
@@ -137,8 +137,8 @@ if SEEDS > 1:
     print(f"GNvpro ends at the lower loss for {better} of {SEEDS} seeds")
 
 # %% [markdown]
-# ## What is claimed
-# At equal work GNvpro reaches a lower loss and is as accurate on data it has not seen.
+# ## Claims
+# At equal work GNvpro reaches a lower loss and is as accurate on unseen data.
 
 # %%
 with_varpro, without = runs["gnvpro"], runs["gauss-newton"]
@@ -151,8 +151,8 @@ assert work_until(with_varpro.result.history, 0.99) < work_until(without.result.
 
 # %% [markdown]
 # ## The figure
-# Left the data; then the features of the training set after (at most) the same work, one row a method. The line is W; each
-# panel is scaled to its features.
+# Left: the data. Right: the features of the training set after (at most) equal work, one row per method. The line is W;
+# each panel is scaled to its features.
 
 # %%
 SHOWN = 2000  # points
@@ -160,7 +160,7 @@ SHOWN = 2000  # points
 
 @torch.no_grad()
 def figure_row(title: str, run: Run) -> Row:
-    """Features and head at every iteration."""
+    """Collect the features and the head of every iteration."""
     features = [model[:-1](data[0][:SHOWN]).numpy() for model in run.models]
     heads = [torch.cat([model[-1].weight[0], model[-1].bias]).numpy() for model in run.models]
     history = run.result.history

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Taking the model away: state_dict, safetensors, torch.export, ONNX
 #
-# A trained model is the plain module that it was before: all that PyTorch can do with a module still works.
+# A trained model is the same plain module as before, so everything that PyTorch does with modules still works.
 
 # %%
 from __future__ import annotations
@@ -25,7 +25,7 @@ folder = Path("runs/export")
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# The usual way of PyTorch: keys are those that the model had before it was trained.
+# The usual way in PyTorch. Training does not change the keys.
 
 # %%
 torch.save(model.state_dict(), folder / "surrogate.pt")
@@ -68,7 +68,7 @@ assert difference < 1e-12
 # %%
 try:
     import onnxruntime
-    import onnxscript  # noqa: F401, what torch.onnx translates with
+    import onnxscript  # noqa: F401, torch.onnx needs it
 except ImportError as error:
     print(f"SKIPPED: {error.name} is not installed (pip install onnx onnxruntime onnxscript)")
 else:
@@ -83,7 +83,7 @@ else:
     assert difference < 1e-6
 
 # %% [markdown]
-# What scikit-learn's estimators fit is such a module too: it takes inputs and returns targets as they came.
+# A fitted scikit-learn estimator contains such a module too. It maps unscaled inputs to unscaled targets.
 
 # %%
 estimator = gnvpro.GNvproRegressor(work=50, random_state=0).fit(inputs.numpy(), 100 * targets.numpy())

@@ -1,9 +1,9 @@
-"""Each process reads its own files: samples that lie on several disks, or that no single machine could hold.
+"""Each process reads its own files, for samples on several disks or too large for one machine.
 
     torchrun --nproc-per-node 2 files_per_process.py    or    python files_per_process.py, which starts torchrun itself
 
-Four files of different length are written first. Rank r takes every second one, from r on; the files stay on disk and are read
-in chunks. The same is then trained by one process on all of them, and is the same.
+The script writes four files of different lengths. Rank r reads every second file, starting at r, in chunks from
+disk. One process then trains on all files and finds the same model.
 """
 
 import os
@@ -32,7 +32,7 @@ def write_files(folder: Path) -> None:
 
 
 class Files(torch.utils.data.Dataset):
-    """Some of the files, one after the other, none of them held in memory."""
+    """Several files as one dataset; none is held in memory."""
 
     def __init__(self, folder: Path, which: list[int]) -> None:
         self.parts = [

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Grid search in a pipeline
 #
-# Width and penalty of a regression on the diabetes data, by cross-validation, behind steps of scikit-learn.
+# Chooses width and penalty of a regression on the diabetes data by cross-validation in a scikit-learn pipeline.
 
 # %%
 from __future__ import annotations
@@ -33,11 +33,11 @@ search = GridSearchCV(
 for parameters, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True):
     print({key.split("__")[1]: value for key, value in parameters.items()}, f"R2 = {score:.3f}")
 print("best:", search.best_params_, f"test R2 = {search.score(X_test, y_test):.3f}")
-assert search.best_params_["gnvproregressor__theta_penalty"] > 1e-4  # half of the variance is noise: it wants a penalty
+assert search.best_params_["gnvproregressor__theta_penalty"] > 1e-4  # half of the variance is noise
 assert search.score(X_test, y_test) > 0.3
 
 # %% [markdown]
-# The best model knows how sure it is: 95% of new patients should be within two standard deviations.
+# The best model reports its uncertainty: 95% of new patients should be within two standard deviations.
 
 # %%
 mean, std = search.best_estimator_.predict(X_test, return_std=True)

@@ -1,6 +1,6 @@
 """Data larger than memory: a surrogate trained from files, by a loader, and with missing targets.
 
-The file here is small, so that the example is quick; nothing below would change for one of a hundred gigabytes.
+The file is small, so that the example is quick; a file of a hundred gigabytes needs the same code.
 """
 
 # %%
@@ -18,7 +18,7 @@ SAMPLES, INPUTS = 4000, 6
 
 
 def write_files(folder: Path) -> None:
-    """Piece by piece, as a simulator would."""
+    """Write the file piece by piece, as a simulator would."""
     inputs = np.lib.format.open_memmap(folder / "inputs.npy", "w+", "float32", (SAMPLES, INPUTS))
     targets = np.lib.format.open_memmap(folder / "targets.npy", "w+", "float32", (SAMPLES, 2))
     draw = np.random.default_rng(0)
@@ -39,7 +39,7 @@ inputs, targets = (np.load(f"{folder.name}/{name}.npy", mmap_mode="r") for name 
 options = {"loss": "least_squares", "theta_penalty": 1e-6, "head_penalty": 1e-6}
 options |= {"solver": gnvpro.solvers.Krylov(max_rank=5), "iterations": 4}
 
-# %% Arrays on disk: read in chunks, never held, never copied to another dtype
+# %% Arrays on disk: read in chunks, never held as a whole, never copied to another dtype
 from_files = gnvpro.train(network(), inputs, targets, **options)
 print(from_files)
 
@@ -51,9 +51,9 @@ assert difference < 1e-9
 assert from_files.work == in_memory.work
 
 
-# %% A loader, with targets left out; its batches and workers change nothing
+# %% A loader, without `targets`; its batch size and workers do not affect the result
 class Simulations(Dataset):
-    """One sample at a time, from wherever they are."""
+    """A dataset that returns one sample at a time, from any source."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -65,7 +65,7 @@ class Simulations(Dataset):
 loaded = gnvpro.train(network(), DataLoader(Simulations(), batch_size=500), **{**options, "iterations": 1})
 assert abs(loaded.history[-1].loss / in_memory.history[1].loss - 1) < 1e-9
 
-# %% Targets with gaps: a weight for each entry, zero where there is no number
+# %% Missing targets: one weight per entry, zero for missing entries
 some = np.array(targets[:2000])
 some[::3, 0] = np.nan
 known = np.isfinite(some).astype(float)

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Variable projection in a training loop of one's own
+# # Variable projection in your own training loop
 #
-# `gnvpro.ReducedLoss` takes the place of the criterion. The head is eliminated on each batch, near the head of the last one;
-# `backward` gives the gradient of the other parameters, for any optimiser. At the end `refit` writes the head that is
-# best for all samples into the model, which is plain PyTorch from there on.
+# `gnvpro.ReducedLoss` replaces the criterion. It eliminates the head on each batch, close to the previous head;
+# `backward` gives the gradient of the other parameters, for any optimiser. At the end `refit` writes the best head for
+# all samples into the model, which is plain PyTorch from then on.
 
 # %%
 from __future__ import annotations

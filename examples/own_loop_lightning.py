@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Variable projection in a Lightning module
 #
-# `gnvpro.ReducedLoss` is the criterion of `training_step`. Its state goes into Lightning's checkpoints, `validation_step`
-# reads the running head that the model holds, and the end of training eliminates the head over all samples. Needs the
-# extra `lightning`.
+# `gnvpro.ReducedLoss` is the criterion of `training_step`. Lightning's checkpoints store its state, `validation_step`
+# uses the running head in the model, and the end of training eliminates the head over all samples. Needs the extra
+# `lightning`.
 
 # %%
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Classifier(pl.LightningModule):
         self.criterion.refit(self.trainer.train_dataloader)  # type: ignore[arg-type]
 
 
-# %% Six epochs at once, and three and three
+# %% Six epochs in one run, and three plus three
 points = torch.rand(3000, 2, generator=torch.Generator().manual_seed(0)) * 4 - 2
 labels = (points.square().sum(1) * 2).floor().long().clamp(max=4)  # rings
 loader = DataLoader(TensorDataset(points[:2000], labels[:2000]), batch_size=100)

@@ -1,13 +1,14 @@
-"""A training loop of one's own in two processes: DistributedDataParallel, with the head eliminated on each batch.
+"""Your own training loop in two processes: DistributedDataParallel, with the head eliminated on each batch.
 
     torchrun --nproc-per-node 2 own_loop_processes.py   or   python own_loop_processes.py, which starts torchrun itself
 
-Each process has half of every batch. The head is eliminated on the whole of it, so both hold the same head, and the loop takes
-the steps that one process with whole batches would take.
+Each process has half of every batch. The head is eliminated on the whole batch, so both processes hold the same
+head, and the loop takes the same steps as one process with whole batches.
 
-A group of gloo that is still there when the interpreter ends may abort it. `destroy_process_group` ends the group once nobody
-holds it, so torch.distributed.nn, which DistributedDataParallel would import later, is imported before there is a group (its
-functions hold the group of that moment as a default), and the model, which refers to itself, is collected.
+A gloo group that still exists when the interpreter exits may abort it. `destroy_process_group` ends the group only
+when nothing refers to it. So this script imports torch.distributed.nn, which DistributedDataParallel imports later,
+before it creates the group (functions of that module store the current group as a default), and collects the model,
+which refers to itself.
 """
 
 import gc
@@ -45,7 +46,7 @@ def train() -> None:
             optimizer.zero_grad()
             criterion(x, y).backward()
             optimizer.step()
-    criterion.refit(loader)  # each process gives its own samples; the head is the best for the samples of all
+    criterion.refit(loader)  # each process passes its own samples; the head is the best for the samples of all
 
     mine = torch.cat([p.detach().reshape(-1) for p in network.parameters()])
     others = [torch.empty_like(mine) for _ in range(dist.get_world_size())]

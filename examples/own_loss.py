@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own loss
 #
-# A loss is an object with three methods; anything convex in the outputs will do. Here: a robust regression, on data a
-# tenth of which is spoilt. The pseudo-Huber loss grows like |r| where a residual r is large, so no outlier can dominate:
+# A loss is an object with three methods; it must be convex in the outputs. This example is a robust regression on data
+# with ten per cent outliers. The pseudo-Huber loss grows like |r| for large residuals r, so no outlier dominates:
 #
 #     l(r) = d^2 (sqrt(1 + (r/d)^2) - 1),    l'(r) = r / sqrt(1 + (r/d)^2),    l''(r) = (1 + (r/d)^2)^(-3/2)
 
@@ -40,7 +40,7 @@ class PseudoHuber(gnvpro.extend.Loss):
 
 
 # %% [markdown]
-# Derivatives written by hand deserve a check; torch differentiates the value.
+# Check derivatives written by hand: torch differentiates the value.
 
 # %%
 outputs, targets = torch.randn(5, 1, requires_grad=True), torch.randn(5, 1)
@@ -55,7 +55,7 @@ torch.manual_seed(0)
 x = torch.linspace(-1, 1, 300)[:, None]
 truth = torch.sin(4 * x)
 y = truth + 0.02 * torch.randn_like(x)
-y[torch.rand(300) < 0.1] += 3  # spoilt
+y[torch.rand(300) < 0.1] += 3  # outliers
 
 errors = {}
 for name, choice in {"least squares": "least_squares", "pseudo-Huber": PseudoHuber()}.items():

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Your own network
 #
-# A small ResNet as torchvision would write it: blocks with shortcuts, batch normalisation, global average pooling and
-# `fc` at the end. `gnvpro.train` takes it as it is; the head is found by running the model once.
+# A small ResNet in torchvision's style: blocks with shortcuts, batch normalisation, global average pooling and `fc` at
+# the end. `gnvpro.train` accepts it unchanged and finds the head by running the model once.
 #
-# Batch normalisation uses its running statistics during training here (the objective must be one function), so they are
-# first set by one pass over the data.
+# Batch normalisation uses its running statistics during training (the objective must be one function), so one pass over
+# the data sets them first.
 
 # %%
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SmallResNet(nn.Module):
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
-        self.fc = nn.Linear(16, n_classes)  # where in the class it is defined does not matter
+        self.fc = nn.Linear(16, n_classes)  # its position in the class does not matter
         self.stem = nn.Conv2d(1, 8, 3, padding=1)
         self.layer1 = BasicBlock(8, 8)
         self.layer2 = BasicBlock(8, 16, stride=2)
@@ -61,7 +61,7 @@ torch.manual_seed(0)
 model = SmallResNet(10)
 with torch.no_grad():
     for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
-        norm.momentum = 1.0  # the statistics of this pass, nothing of the initial ones
+        norm.momentum = 1.0  # use the statistics of this pass only
     model(train[0])
 model.eval()
 before = {key: tuple(value.shape) for key, value in model.state_dict().items()}
@@ -73,7 +73,7 @@ print(f"test accuracy: {first.validation_accuracy:.1%} with the best head on ran
 print(f"               {last.validation_accuracy:.1%} after {last.work:.0f} passes over the training set")
 
 # %% [markdown]
-# The model was trained in place and is plain PyTorch as before: same class, same `state_dict` keys.
+# The model was trained in place and is still plain PyTorch: same class, same `state_dict` keys.
 
 # %%
 assert last.validation_accuracy > 0.85

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Your own solver
 #
-# A solver makes the steps of GNvpro. To write one, say how the objective is modelled around a point; the trust-region loop, the
-# work budget, the history and checkpoints are those of the others. Here: Steihaug's truncated conjugate gradients. CG from zero
-# walks along points whose lengths only grow, so the step for any radius lies on that path:
+# A solver computes the steps of GNvpro. You write how to model the objective around a point; the trust-region loop, the
+# work budget, history and checkpoints are shared. This example is Steihaug's truncated conjugate gradients. CG from
+# zero visits points of growing length, so the step for any radius lies on its path:
 #
 #     x_k       minimises   g'x + 1/2 x'Ax   over span(g, Ag, ..., A^(k-1) g)
-#     step      the path cut where its length is the radius; the last point where it never is
+#     step      the path up to the point whose length is the radius, or its last point if it is shorter
 
 # %%
 from __future__ import annotations
@@ -26,7 +26,8 @@ torch.set_num_threads(1)
 
 
 # %% [markdown]
-# The model: built once per accepted point, asked again with a smaller radius after a rejected trial, at no cost in passes.
+# The model. It is built once per accepted point; after a rejected trial the loop requests a shorter step, at no cost in
+# passes.
 
 
 # %%
@@ -36,15 +37,15 @@ class CGPath:
 
     gradient: Tensor
     points: list[tuple[Tensor, Tensor]]
-    first_radius: float = math.inf  # without one, the whole path is the first step
+    first_radius: float = math.inf  # unlimited: the whole path is the first step
 
     @property
     def rank(self) -> int:
-        """Products with A."""
+        """Number of products with A."""
         return len(self.points) - 1
 
     def solve_within(self, radius: float) -> gnvpro.extend.Step:
-        """The end of the path, or where it leaves the ball."""
+        """Return the last point within the ball, or the point at which the path leaves it."""
         x, Ax = self.points[0]
         for y, Ay in self.points[1:]:
             if y.norm() > radius:
@@ -54,18 +55,18 @@ class CGPath:
         return self.step(x, Ax, damping=0.0)
 
     def step(self, x: Tensor, Ax: Tensor, damping: float) -> gnvpro.extend.Step:
-        """A step and what it promises; no damping where the radius does not bind."""
+        """Return a step with its predicted reduction; damping is 0 if the radius does not bind."""
         return gnvpro.extend.Step(x, float(x.norm()), -float(self.gradient @ x + 0.5 * x @ Ax), damping)
 
 
 def until_the_boundary(x: Tensor, d: Tensor, radius: float) -> float:
-    """The t >= 0 with |x + t d| = radius."""
+    """Return the t >= 0 with |x + t d| = radius."""
     dd, xd, room = float(d @ d), float(x @ d), radius**2 - float(x @ x)
     return (math.sqrt(xd**2 + dd * room) - xd) / dd
 
 
 def cg_path(gradient: Tensor, A: Callable[[Tensor], Tensor], steps: int, rtol: float) -> CGPath:
-    """Conjugate gradients for A x = -gradient."""
+    """Run conjugate gradients for A x = -gradient."""
     x = Ax = torch.zeros_like(gradient)
     residual = direction = -gradient
     points = [(x, Ax)]
@@ -86,7 +87,7 @@ def cg_path(gradient: Tensor, A: Callable[[Tensor], Tensor], steps: int, rtol: f
 
 
 # %% [markdown]
-# The solver: a frozen dataclass of settings, which a checkpoint compares.
+# The solver: a frozen dataclass of settings. A checkpoint compares them.
 
 
 # %%
@@ -99,13 +100,13 @@ class SteihaugCG(gnvpro.extend.ModelSolver):
     name: ClassVar[str] = "steihaug-cg"
 
     def model(self, point, passes_left: float) -> CGPath:
-        """A product with the curvature takes two passes; two are left for the trial and its gradient."""
+        """Build the path with products of two passes each; two passes remain for the trial and its gradient."""
         steps = int(min(self.max_steps, max(1.0, (passes_left - 2) // 2)))
         return cg_path(point.gradient(), point.curvature().mv, steps, self.rtol)
 
 
 # %% [markdown]
-# It is passed wherever ours are.
+# Pass it as `solver`.
 
 # %%
 x = torch.linspace(-1, 1, 100)[:, None]

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Quick start
 #
-# Any `nn.Module` that ends in a linear layer: give `gnvpro.train` the model, the data and a loss. There is no learning
-# rate to tune; `work` is the budget, in passes over the training set.
+# Pass `gnvpro.train` any `nn.Module` that ends in a linear layer, the data and a loss. There is no learning rate to
+# tune; `work` is the budget, in passes over the training set.
 
 # %%
 from __future__ import annotations
@@ -21,7 +21,7 @@ keys = list(model.state_dict())
 result = gnvpro.train(model, *train, loss="multinomial", validation=validation, work=200)
 
 # %% [markdown]
-# The result says why training ended and what every iteration did.
+# The result contains the reason why training ended and a record of every iteration.
 
 # %%
 first, last = result.history[0], result.history[-1]
@@ -33,7 +33,7 @@ assert last.validation_accuracy > 0.95
 assert last.work <= 200
 
 # %% [markdown]
-# The model was trained in place and is plain PyTorch from here on.
+# The model was trained in place and is plain PyTorch from now on.
 
 # %%
 new_inputs = torch.tensor([[0.1, 0.2], [1.0, 1.0], [-2.0, 1.5]], dtype=torch.float64)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Resuming after a kill
 #
-# With `checkpoint=` the state of a run is written to a file every few iterations; with `resume=True` the same call goes
-# on from that file. A file is replaced in one step, so a kill at any moment leaves a whole one behind. A resumed run
-# ends with the same bits as one that was never interrupted.
+# With `checkpoint=` the state of a run is written to a file every few iterations; with `resume=True` the same call
+# continues from that file. The file is replaced in one step, so a kill at any moment leaves a complete one. A resumed
+# run ends with the same bits as an uninterrupted one.
 #
 # This script starts itself as a child process, kills it in the middle of its training, and resumes.
 
@@ -21,11 +21,11 @@ import torch
 
 import gnvpro
 
-WAIT = 0.05  # seconds that the child sleeps after each iteration, so that there is time to kill it
+WAIT = 0.05  # seconds that the child sleeps after each iteration, which leaves time to kill it
 
 
 def run(checkpoint: Path | None, slowly: bool = False, head_penalty: float = 1e-10) -> gnvpro.Result:
-    """The call that is killed and made again: same data, same first weights, same settings."""
+    """Make the call that is killed and then repeated: same data, same first weights, same settings."""
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 200, dtype=torch.float64)[:, None]
     y = torch.sin(4 * x) * torch.exp(x)
@@ -65,7 +65,7 @@ assert child.wait() == -signal.SIGKILL, "the child ended before it was killed"
 assert checkpoint.exists()
 
 # %% [markdown]
-# Resume, and compare with a run that was left alone.
+# Resume, and compare with an uninterrupted run.
 
 # %%
 resumed = run(checkpoint)
@@ -78,7 +78,7 @@ for name, value in resumed.model.state_dict().items():
 print(f"killed, resumed, {len(resumed.history)} records: every loss and every weight is the same to the last bit")
 
 # %% [markdown]
-# A checkpoint belongs to one run. Resuming another one with it is refused, with the first thing that differs.
+# A checkpoint belongs to one run. Resuming a different run with it raises an error that names the first difference.
 
 # %%
 refusal = ""

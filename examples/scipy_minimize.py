@@ -1,9 +1,9 @@
 # %% [markdown]
 # # The reduced objective in another optimiser
 #
-# `gnvpro.Problem` puts a network, samples, a loss and penalties together. `problem.reduced` is the objective with the head
-# eliminated: a function of theta alone, with a value, a gradient and a curvature. Any optimiser can take it from there; here
-# L-BFGS-B of SciPy, which is asked for nothing but a function that returns a value and a gradient.
+# `gnvpro.Problem` combines a network, samples, a loss and penalties. `problem.reduced` is the objective with the head
+# eliminated: a function of theta alone, with a value, a gradient and a curvature. Any optimiser can minimise it; this
+# example uses SciPy's L-BFGS-B, which needs only a function that returns value and gradient.
 
 # %%
 from __future__ import annotations
@@ -25,13 +25,13 @@ problem = gnvpro.Problem(model, x, y, loss="least_squares", theta_penalty=1e-8, 
 
 
 def value_and_gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
-    """Two passes over the samples."""
+    """Return value and gradient, in two passes over the samples."""
     point = problem.reduced.at(torch.from_numpy(theta))
     return point.value, point.gradient().numpy()
 
 
 # %% [markdown]
-# The gradient is that of the reduced objective, the head following theta.
+# This is the gradient of the reduced objective: the head follows theta.
 
 # %%
 start = problem.theta().numpy()
@@ -45,7 +45,7 @@ print(f"L-BFGS-B: {first.value:.2e} -> {found.fun:.2e} in {found.nfev} evaluatio
 assert found.fun < 1e-2 * first.value
 
 # %% [markdown]
-# `store` writes theta and the head that belongs to it into the model.
+# `store` writes theta and its optimal head into the model.
 
 # %%
 best = problem.reduced.at(torch.from_numpy(found.x))

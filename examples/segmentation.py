@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Segmentation with a 1x1 convolution as head
 #
-# A 1x1 convolution is a linear layer on every pixel, so it can be eliminated like one. Targets are one label a pixel:
-# background, disc or square, seen through noise.
+# A 1x1 convolution is a linear layer on every pixel, so it can be eliminated. Targets are one label per pixel:
+# background, disc or square, in a noisy image.
 
 # %%
 from __future__ import annotations
@@ -53,7 +53,7 @@ def overlap(predicted: Tensor, labels: Tensor) -> list[float]:
 
 with torch.no_grad():
     predicted = model(test[0]).argmax(1)
-noisy = (test[0][:, 0] > 0.5).long() + 2 * (test[0][:, 0] < -0.5).long()  # each pixel by its own brightness
+noisy = (test[0][:, 0] > 0.5).long() + 2 * (test[0][:, 0] < -0.5).long()  # baseline: each pixel by its own brightness
 print("pixel accuracy", f"{result.history[-1].validation_accuracy:.1%}", result.status)
 print("overlap by thresholds  ", [f"{o:.2f}" for o in overlap(noisy, test[1])])
 print("overlap by the network ", [f"{o:.2f}" for o in overlap(predicted, test[1])])

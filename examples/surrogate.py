@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A surrogate for a partial differential equation
 #
-# Solving a convection-diffusion-reaction equation takes about half a second; a network that has seen 400 solutions
-# answers at once. 55 reaction coefficients go in, the concentrations at six points and twelve times come out. The data
-# are shipped with the package.
+# Solving a convection-diffusion-reaction equation takes about half a second; a network trained on 400 solutions answers
+# at once. It maps 55 reaction coefficients to the concentrations at six points and twelve times. The data are shipped
+# with the package.
 
 # %%
 from __future__ import annotations
@@ -22,8 +22,8 @@ data = cdr.load()
 print(f"{len(inputs)} samples to train on, {inputs.shape[1]} inputs, {targets.shape[1]} targets")
 
 # %% [markdown]
-# Inputs are centred and scaled by one constant, to a standard deviation of 0.1. The network is a small ODE; its four time
-# steps are enough to resolve it. The 72 x 9 weights of the head are eliminated and never seen as unknowns.
+# Inputs are centred and scaled by one constant, to a standard deviation of 0.1. The network is a small ODE; its four
+# time steps are enough to resolve it. The 72 x 9 weights of the head are eliminated.
 
 # %%
 mean, scale = inputs.mean(0), 10 * inputs.std()
@@ -49,8 +49,8 @@ result = gnvpro.train(
 print(result)
 
 # %% [markdown]
-# How good is it on samples it has not seen? Beside it: the mean of the training targets, which knows nothing, and linear
-# regression, which is what a network without features would be.
+# How accurate is it on unseen samples? Baselines: the mean of the training targets, and linear regression, which is a
+# network without features.
 
 
 # %%
@@ -73,7 +73,7 @@ assert errors["network"].mean() < 0.2 * errors["linear regression"].mean()
 assert errors["network"].mean() < 0.05 * errors["mean of the training set"].mean()
 
 # %% [markdown]
-# The figure: the errors during training, those of every test sample, and the worst sample.
+# The figure: errors during training, errors of every test sample, and the worst sample.
 
 # %%
 figure, (curve, every, worst) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")

@@ -19,7 +19,7 @@ F64 = torch.float64
 
 
 def simulated(samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random parameters, and the positions that the spring has at 20 times."""
+    """Draw random parameters and compute the positions of the spring at 20 times."""
     draw = torch.Generator().manual_seed(seed)
     parameters = torch.rand(samples, 3, generator=draw, dtype=F64)
     stiffness, damping, velocity = (1 + 8 * parameters[:, :1], 0.1 + parameters[:, 1:2], parameters[:, 2:])
@@ -34,7 +34,7 @@ def train() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     inputs, targets = simulated(300 if rank == 0 else 200, seed=rank)  # parts may differ in size
-    torch.manual_seed(rank)  # training begins at the model of rank 0
+    torch.manual_seed(rank)  # training starts from the model of rank 0
     model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 20)).to(F64)
     result = gnvpro.train(
         model,

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Watching a run in TensorBoard
 #
-# A listener hears of every iteration. `gnvpro.listeners.TensorBoard` writes each number of it as a scalar, for
+# A listener receives every iteration. `gnvpro.listeners.TensorBoard` writes each of its numbers as a scalar, for
 #
 #     tensorboard --logdir DIRECTORY
 #
-# Needs `pip install tensorboard`. Here the directory is a temporary one, and the scalars are read back.
+# Needs `pip install tensorboard`. This example writes to a temporary directory and reads the scalars back.
 
 # %%
 from __future__ import annotations
@@ -29,8 +29,8 @@ watcher = gnvpro.listeners.TensorBoard(folder.name)
 result = gnvpro.train(model, *train, loss="least_squares", validation=validation, work=200, listeners=[watcher])
 
 # %% [markdown]
-# One scalar for each number of a `Record`, one point for each iteration, the start included. They are stored in single
-# precision.
+# There is one scalar for each number of a `Record` and one point for each iteration, including the start. Values are
+# stored in single precision.
 
 # %%
 events = EventAccumulator(folder.name).Reload()
