@@ -1,16 +1,17 @@
-"""The default call on many samples against ADAM, tuned: error against processor seconds.
+"""Compare the default call on many samples with tuned ADAM: error against processor seconds.
 
     python -m benchmarks.arm --seconds 30                     "arm", n = 20,000, MLP 8-32-32-3, float64
     python -m benchmarks.arm --large --seconds 60             n = 200,000, width 64, float32
     python -m benchmarks.arm --seconds 30 --plot arm.png      with a figure
 
-ADAM is a plain loop on all parameters with a learning rate that falls to zero along a cosine that ends with the seconds. It is
-run for every learning rate and batch size below. At each reading its head is eliminated over all samples; neither that nor the
-reading counts in its seconds. gnvpro is `gnvpro.train(model, X, Y, loss="least_squares", validation=..., seconds=...)`, and
-everything counts, the validation too. Seconds of both are the processor's, since others may use the machine.
+ADAM is a plain loop on all parameters with a cosine schedule that ends at the time limit. It runs with every
+learning rate and batch size below. At each reading its head is eliminated over all samples; neither this nor the
+reading counts in its seconds. gnvpro is `gnvpro.train(model, X, Y, loss="least_squares", validation=...,
+seconds=...)`, and everything counts, including the validation. Seconds are processor seconds, because others may use
+the machine.
 
-The error is the relative RMSE on 5000 other samples. The second table has the seconds to each error: of ADAM those of the
-fastest of all its settings there. Goal: half of them.
+The error is the relative RMSE on 5000 other samples. The second table has the seconds to each error, for ADAM those
+of its fastest setting at that error. Goal: half of them.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from benchmarks.stochastic import Bench, arm
 import gnvpro
 from gnvpro.drawing import BLUE, new_figure, readable_log_axis
 
-RATES = {False: (1e-2, 2e-2, 4e-2), True: (1e-2, 2e-2)}  # small and large
+RATES = {False: (1e-2, 2e-2, 4e-2), True: (1e-2, 2e-2)}  # small and large problem
 BATCHES = {False: (256, 512, 1024), True: (512, 1024)}
 ERRORS = (0.6, 0.5, 0.4, 0.35, 0.3, 0.25, 0.22, 0.2, 0.18, 0.16, 0.14, 0.12, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04)
-FIRST_READING, DENSITY = 0.1, 1.1  # seconds, and the ratio of those of two readings
+FIRST_READING, DENSITY = 0.1, 1.1  # seconds, and the ratio between the times of consecutive readings
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Errors, and when they were read."""
+    """Errors, and the times of their readings."""
 
     seconds: list[float]
     errors: list[float]
 
     def time_to(self, error: float) -> float:
-        """Seconds until the error was that small; infinite where it never was."""
+        """Seconds until the error was this small; infinite if it never was."""
         return next((s for s, e in zip(self.seconds, self.errors, strict=True) if e <= error), math.inf)
 
     def at(self, seconds: float) -> float:
@@ -53,7 +54,7 @@ class Curve:
 
 
 def adam(bench: Bench, rate: float, batch: int, seconds: float, seed: int) -> Curve:
-    """A plain loop, with readings that do not count."""
+    """Train with a plain loop; readings do not count in its seconds."""
     torch.manual_seed(seed)
     model, (inputs, targets) = bench.network(), bench.train
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -76,7 +77,7 @@ def adam(bench: Bench, rate: float, batch: int, seconds: float, seed: int) -> Cu
 
 
 def error_with_eliminated_head(bench: Bench, model: torch.nn.Module) -> float:
-    """Of a copy of the model."""
+    """Error of a copy of the model whose head is eliminated over all samples."""
     model = copy.deepcopy(model)
     inputs, targets = bench.train
     criterion = gnvpro.ReducedLoss(model, loss=bench.loss, head_penalty=bench.penalties[1])
@@ -85,7 +86,7 @@ def error_with_eliminated_head(bench: Bench, model: torch.nn.Module) -> float:
 
 
 def ours(bench: Bench, seconds: float | None, seed: int, **settings: object) -> tuple[Curve, gnvpro.Result]:
-    """One call of train."""
+    """Train with one call of `gnvpro.train`."""
     torch.manual_seed(seed)
     model, begun, curve = bench.network(), time.process_time(), Curve([], [])
     spread = float(bench.held_out[1].double().var(0, unbiased=False).sum())
@@ -136,7 +137,7 @@ def main() -> None:
 
 
 def plot(curves: dict[str, Curve], title: str, path: Path) -> None:
-    """Error against seconds, both axes logarithmic."""
+    """Draw error against seconds, both axes logarithmic."""
     figure = new_figure(7.5, 4)
     axes = figure.add_subplot()
     for k, (name, curve) in enumerate(sorted(curves.items(), key=lambda pair: pair[0] != "gnvpro")):
@@ -151,7 +152,7 @@ def plot(curves: dict[str, Curve], title: str, path: Path) -> None:
 
 
 def show(curves: dict[str, Curve], seconds: float) -> None:
-    """Errors at some seconds, and seconds to some errors."""
+    """Print errors at some times, and times to some errors."""
     times = [seconds / 2**k for k in range(6, -1, -1)]
     print(f"| method | {' | '.join(f'{t:.2g} s' for t in times)} |\n|---|{'---|' * len(times)}")
     for name, curve in curves.items():

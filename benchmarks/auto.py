@@ -1,15 +1,15 @@
-"""`auto` against dense, Krylov and hybrid steps: the lowest Phi for a budget of work, and the seconds to any Phi.
+"""Compare `auto` with dense, Krylov and hybrid steps: Phi at a work budget, and the seconds to a given Phi.
 
     GNVPRO_DATA=DIR python benchmarks/auto.py [--problems cdr peaks ...] [--seeds 0 1 2] [--tables work seconds]
 
 Two tables per problem, on one thread.
 
     work      every solver has the problem's budget of work units. Goal: auto at most 1.2 times the lowest Phi of the others.
-    seconds   every solver has the same processor seconds. Values of Phi a factor of sqrt(10) apart, and the seconds to each,
-              down to the least that the best solver reaches. Goal: auto at most 1.2 times the fastest of the others.
+    seconds   every solver has the same processor seconds. Seconds to values of Phi that are a factor of sqrt(10) apart, down to
+              the lowest that the best solver reaches. Goal: auto at most 1.2 times the fastest of the others.
 
-Both are medians over the seeds; those of the second table over repetitions as well, solvers in turn, since a shared machine is
-slow at times: the same run repeated may take 1.3 times as long.
+Both are medians over the seeds. The second table also takes medians over repetitions with the solvers in turn,
+because on a shared machine the same run may take 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOLVERS = ("dense", "hybrid", "krylov", "auto")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is trained: the network at its start, the samples, and the settings."""
+    """The initial network, the samples and the settings of a training problem."""
 
     model: nn.Module
     train: tuple[Tensor, Tensor]
@@ -63,7 +63,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem of every seed, its budget of work, the seconds of a run, and whether the matrix of dense steps fits."""
+    """A problem for every seed, its work budget, the seconds of a run, and whether the matrix of dense steps fits."""
 
     make: Callable[[int], Problem]
     work: float
@@ -72,7 +72,7 @@ class Case:
 
 
 def of_paper(name: str, paper: bool = False) -> Callable[[int], Problem]:
-    """An experiment of the paper, by the stated or the recommended settings."""
+    """Return an experiment of the paper with the stated or the recommended settings."""
 
     def make(seed: int) -> Problem:
         experiment = EXPERIMENTS[name]
@@ -96,7 +96,7 @@ def of_paper(name: str, paper: bool = False) -> Callable[[int], Problem]:
 
 
 def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A network at the weights of a seed."""
+    """Build a network with the weights of a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
@@ -142,25 +142,25 @@ CASES = {
 
 
 class Enough(Exception):
-    """What is known of a run will do."""
+    """Raised by a listener to end a run that has been observed long enough."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run had reached when: processor seconds and the least objective so far."""
+    """Processor seconds, and the lowest objective up to then, during a run."""
 
     seconds: list[float]
     losses: list[float]
 
     def time_to(self, loss: float) -> float:
-        """Seconds until the objective was that small; infinite where it never was."""
+        """Seconds until the objective was this small; infinite if it never was."""
         return next((s for s, value in zip(self.seconds, self.losses, strict=True) if value <= loss), math.inf)
 
 
 def watched(
     problem: Problem, solver: str, enough: Callable[[list[gnvpro.extend.Record], float], bool], **budget: float
 ) -> tuple[list[gnvpro.extend.Record], list[float]]:
-    """The records of one run and the processor seconds at each, until they are enough."""
+    """Return the records of one run and the processor seconds at each, until `enough` is true."""
     records: list[gnvpro.extend.Record] = []
     times: list[float] = []
     begun = time.process_time()
@@ -187,7 +187,7 @@ def watched(
 
 
 def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float) -> Curve:
-    """One run, given up after so many processor seconds; nothing where it cannot be."""
+    """Run one solver for a number of processor seconds; return None if the solver cannot run the problem."""
     if solver == "dense" and not case.dense:
         return Curve([math.inf], [math.inf])
     records, times = watched(case.make(seed), solver, lambda _, spent: spent > seconds, **budget)
@@ -195,7 +195,9 @@ def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float)
 
 
 def ladder(runs: dict[str, list[Curve]]) -> list[float]:
-    """Objectives a factor apart, from the first ones down to what the best solver reaches in the median run."""
+    """Values of Phi a constant factor apart, from the first ones down to what the best solver reaches in the median
+    run.
+    """
     first = statistics.median(curve.losses[0] for curves in runs.values() for curve in curves)
     least = min(statistics.median(curve.losses[-1] for curve in curves) for curves in runs.values())
     top = math.floor(2 * math.log10(first))
@@ -247,7 +249,7 @@ def unlimited(case: Case) -> dict[str, float]:
 
 
 def cell(seconds: float) -> str:
-    """For the table."""
+    """Format one cell."""
     return f"{seconds:.2f}" if seconds < math.inf else "-"
 
 
@@ -261,7 +263,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    for solver in SOLVERS:  # what torch does once a process is nobody's cost
+    for solver in SOLVERS:  # let torch load what it loads at first use, so that no measured run pays for it
         trained(CASES["ellipse"], solver, 0, 0.2, work=50)
     if "work" in args.tables:
         table_of_work(args.problems, args.seeds)

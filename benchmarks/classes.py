@@ -1,4 +1,4 @@
-"""The default call on classification, where the samples are many or few: Phi and held-out loss against processor seconds.
+"""Compare ways to train classifiers on many or few samples: Phi and held-out loss against processor seconds.
 
     python -m benchmarks.classes table --seconds 20           30,000 samples of a synthetic table, MLP 20-32-32-5
     python -m benchmarks.classes fashion --seconds 40         Fashion-MNIST, 60,000 images, MLP 784-64-64-10
@@ -31,7 +31,9 @@ ADAM_RATES, ADAM_BATCH = (1e-3, 3e-3, 1e-2), 128
 
 
 def table(n: int = 30_000) -> Bench:
-    """Twenty columns; the class is the largest of five random functions of them, a twentieth of the labels are random."""
+    """Draw twenty columns; the class is the largest of five random functions of them, and a twentieth of the labels
+    are random.
+    """
     random = torch.Generator().manual_seed(0)
     X = torch.randn(n + 5000, 20, generator=random, dtype=torch.float64)
     A, b, C = (torch.randn(*s, generator=random, dtype=torch.float64) for s in ((20, 24), (24,), (24, 5)))
@@ -53,7 +55,7 @@ def spirals(n: int = 20_000) -> Bench:
 
 
 def digits() -> Bench:
-    """scikit-learn's, a quarter held out."""
+    """Load scikit-learn's digits, a quarter held out."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     X, y = load_digits(return_X_y=True)
@@ -75,16 +77,16 @@ def fashion_cnn() -> Bench:
 BENCHES: dict[str, Callable[[], Bench]] = {
     "table": table, "spirals": spirals, "digits": digits, "fashion": fashion, "fashion-cnn": fashion_cnn,
 }  # fmt: skip
-Row = tuple[float, float, float, float]  # seconds, Phi, loss and accuracy on what is held out
+Row = tuple[float, float, float, float]  # seconds, Phi, loss and accuracy on held-out samples
 
 
 def row_of(record: gnvpro.extend.Record, seconds: float) -> Row:
-    """What a record says."""
+    """Convert a record to a row."""
     return seconds, record.loss, record.validation_loss or math.nan, record.validation_accuracy or math.nan
 
 
 def ours(bench: Bench, seconds: float | None, seed: int, **settings: object) -> tuple[list[Row], str]:
-    """One call of train, everything counted."""
+    """Train with one call of `gnvpro.train`; everything counts."""
     torch.manual_seed(seed)
     model, begun = bench.network(), time.process_time()
     rows: list[Row] = []
@@ -102,7 +104,7 @@ def ours(bench: Bench, seconds: float | None, seed: int, **settings: object) -> 
 
 
 def adam(bench: Bench, rate: float, seconds: float, seed: int) -> tuple[list[Row], str]:
-    """A plain loop, and the head eliminated at its end."""
+    """Train with a plain loop, and eliminate the head at its end."""
     torch.manual_seed(seed)
     model, (inputs, targets) = bench.network(), bench.train
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -134,7 +136,7 @@ def adam(bench: Bench, rate: float, seconds: float, seed: int) -> tuple[list[Row
 
 
 def show(name: str, rows: list[Row], said: str, seconds: float) -> None:
-    """Readings at a few seconds, and the last."""
+    """Print readings at a few times, and the last one."""
     print(f"{name}: {said}")
     for wanted in [seconds / 2**k for k in range(6, -1, -1)]:
         read = [row for row in rows if row[0] <= 1.03 * wanted]
@@ -146,7 +148,7 @@ def show(name: str, rows: list[Row], said: str, seconds: float) -> None:
 
 
 def main() -> None:
-    """One problem, all methods or those named."""
+    """Run one problem with all methods, or with those that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problem", choices=BENCHES)
     parser.add_argument("--seconds", type=float, default=20)

@@ -1,13 +1,13 @@
-"""What a step costs, as ratios: derivatives against plain passes, inner solves against the rest, growth, a small evaluation.
+"""Cost of a step as ratios: derivatives over plain passes, inner solves over everything, growth, a small evaluation.
 
     python benchmarks/cost.py [--repetitions 20] [--threads 1] [--data-dir DIR] [--only passes]
 
-1. Seconds and memory over the number of samples, with slopes in log-log scale (1 is linear).
-2. J v + J' u of the features against one forward and backward pass of the feature extractor by autograd, and one
-   Gauss-Newton product of the reduced objective (two passes, and the head's part) against one of the whole network.
+1. Seconds and memory against the number of samples, with slopes in log-log scale (1 is linear).
+2. J v + J' u of the features over one forward and backward pass of the feature extractor by autograd, and one
+   Gauss-Newton product of the reduced objective (two passes, and the head's part) over one pass of the whole network.
    Repetitions are interleaved; ratios are medians over the rounds. Goal: 1.25.
 3. Seconds in inner solves over all seconds of training on an Indian-Pines-sized problem with max_rank=50. Goal: 3%.
-   Synthetic spectra of that size; with --data-dir, the real ones (indian_pines/Indian_pines_corrected.mat and
+   Synthetic spectra of that size; with --data-dir the real ones (indian_pines/Indian_pines_corrected.mat and
    Indian_pines_gt.mat below it).
 4. The cost model of `gnvpro.policy.cost`: seconds of a pass, an evaluation and an exact step, measured and predicted, and
    the constants that fit the measurements best (nonnegative least squares on ratios).
@@ -87,7 +87,7 @@ def synthetic_spectra(samples: int) -> tuple[Tensor, Tensor]:
 
 
 def indian_pines(folder: Path) -> tuple[Tensor, Tensor]:
-    """Training pixels of Indian Pines: four fifths of at most 312 a class."""
+    """Load the training pixels of Indian Pines: four fifths of at most 312 per class."""
     cube = scipy.io.loadmat(folder / "Indian_pines_corrected.mat")["indian_pines_corrected"]
     truth = torch.from_numpy(
         scipy.io.loadmat(folder / "Indian_pines_gt.mat")["indian_pines_gt"].astype("int64")
@@ -143,7 +143,7 @@ def seconds_of(tasks: dict[str, Callable[[], object]], repetitions: int) -> dict
 
 
 def median_ratio(above: list[float], below: list[float]) -> float:
-    """The median over the rounds: what else the machine does slows both tasks of a round."""
+    """Median of the ratios of all rounds; other load slows both tasks of a round equally."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
@@ -171,7 +171,7 @@ def passes(names: list[str], repetitions: int) -> None:
 
 
 def growth(repetitions: int) -> None:
-    """Ascending sample counts, so that the peak of the process's memory is that of the last count."""
+    """Measure at ascending sample counts, so that the peak memory of the process belongs to the last count."""
     print("\ngrowth with the samples (Indian-Pines-sized network; memory: peak of the process above its start)")
     print(f"{'samples':>8}{'linearize ms':>14}{'eliminate ms':>14}{'GN product ms':>15}{'memory MB':>11}")
     start, table = peak_memory(), []
@@ -193,7 +193,9 @@ def growth(repetitions: int) -> None:
 
 
 def evaluation(repetitions: int) -> None:
-    """What eager tensors allow, where Python costs as much as arithmetic."""
+    """Measure how close the evaluation is to the limit of eager tensors, for sizes at which Python costs as much as
+    arithmetic.
+    """
     inputs, targets = torch.randn(400, 3, dtype=F64), torch.randn(400, 20, dtype=F64)
     model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 20)).to(F64)
     penalty, n = 1e-10, len(inputs)

@@ -1,9 +1,9 @@
-"""Where `pde.solve` ends when it is given no budget, and what twice the iterations would have brought.
+"""Measure when `pde.solve` ends without a budget, and what twice the iterations would gain.
 
     python -m benchmarks.equation_ends                       the problems that the rule was chosen on
     python -m benchmarks.equation_ends heat1d-deep burgers   others
 
-Errors are of the field that is kept, as in `gnvpro run`; seconds are processor seconds of one thread.
+Errors are those of the returned field, as in `gnvpro run`; seconds are processor seconds of one thread.
 """
 
 from __future__ import annotations

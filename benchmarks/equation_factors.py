@@ -1,8 +1,8 @@
-"""Where rounding stops a run on Poisson's equation: the head by QR or by normal equations, steps by QR or by Gram matrices.
+"""Show how rounding stops a run on Poisson's equation: head by QR or normal equations, steps by QR or Gram matrices.
 
     python -m benchmarks.equation_factors --seconds 4
 
-Same network, points, weights and penalty (1e-15); processor seconds on one core.
+All runs share network, points, weights and penalty (1e-15); processor seconds on one core.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gnvpro import pde
 from gnvpro.experiments.equations import EQUATIONS
 from gnvpro.pde import eliminate, model
 
-NEVER, ALWAYS = 1e99, 0.0  # damping above which steps come from a Gram matrix
+NEVER, ALWAYS = 1e99, 0.0  # damping above which steps use a Gram matrix
 
 
 def by_normal_equations(self: Any) -> tuple[Tensor, Tensor]:
-    """Q and R of [Z; sqrt(alpha) I] from the Cholesky factor of its Gram matrix."""
+    """Return Q and R of [Z; sqrt(alpha) I] from the Cholesky factor of its Gram matrix."""
     width = self.Z.shape[1]
     rows = torch.cat([self.Z, self.root * torch.eye(width, dtype=self.Z.dtype)])
     gram, added = rows.T @ rows, 0.0
@@ -36,7 +36,7 @@ def by_normal_equations(self: Any) -> tuple[Tensor, Tensor]:
 
 
 def run(label: str, gram_above: float, factors: Any, seconds: float) -> None:
-    """One line of the table."""
+    """Run one variant and print its row."""
     model.GRAM_IS_SAFE = gram_above
     own = cached_property(factors)
     own.__set_name__(eliminate.Factored, "factors")
@@ -52,7 +52,7 @@ def run(label: str, gram_above: float, factors: Any, seconds: float) -> None:
 
 
 def main() -> None:
-    """All four."""
+    """Run all four variants."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=4.0)
     seconds = parser.parse_args().seconds

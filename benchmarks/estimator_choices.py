@@ -1,27 +1,27 @@
-"""What the defaults of the estimators were chosen by: variants of them on the choosing sets, beside the default.
+"""Compare the defaults of the estimators with variants, on the tables that they were chosen on.
 
     python benchmarks/estimator_choices.py regression        nine sets, three splits
     python benchmarks/estimator_choices.py tails             long tails compressed or not, more tables, one split
-    python benchmarks/estimator_choices.py ranks             the rank of each value beside it
+    python benchmarks/estimator_choices.py ranks             the rank of each value added
     python benchmarks/estimator_choices.py start             first penalties that do not grow with a unit's inputs
     python benchmarks/estimator_choices.py biases            penalties on biases smaller or larger than on weights
     python benchmarks/estimator_choices.py layers            two layers, the second one's penalty smaller or larger
     python benchmarks/estimator_choices.py loo               the head's penalty by leave-one-out
-    python benchmarks/estimator_choices.py relevance         one penalty for all columns; one for each wherever possible
+    python benchmarks/estimator_choices.py relevance         one penalty for all columns, or one per column whenever possible
     python benchmarks/estimator_choices.py many-relevance    the same on tables of more rows, one split
-    python benchmarks/estimator_choices.py confirm-relevance the same on confirming sets, seen after the choice
+    python benchmarks/estimator_choices.py confirm-relevance the same on confirming sets, run after the choice
     python benchmarks/estimator_choices.py many-rows         relevances of all rows, quasi-Newton steps, on 5,000 to 36,000 rows
-    python benchmarks/estimator_choices.py line              a second start after little was learnt: never, or always
+    python benchmarks/estimator_choices.py line              second start after little was learnt: never, or always
     python benchmarks/estimator_choices.py pieces            columns of classifiers in pieces or whole, two splits
-    python benchmarks/estimator_choices.py regression-pieces columns of regressors whole, or as the evidence chooses, two splits
-    python benchmarks/estimator_choices.py confirm-pieces    the same on confirming sets, seen after the choice
-    python benchmarks/estimator_choices.py few-pieces        pieces whatever the number of rows, small tables, one split
+    python benchmarks/estimator_choices.py regression-pieces columns of regressors whole, or chosen by the evidence, two splits
+    python benchmarks/estimator_choices.py confirm-pieces    the same on confirming sets, run after the choice
+    python benchmarks/estimator_choices.py few-pieces        pieces for any number of rows, small tables, one split
     python benchmarks/estimator_choices.py class-networks    other networks for classifiers, columns whole, one split
     python benchmarks/estimator_choices.py with-pieces       other networks, fixed penalties, means of two networks
-    python benchmarks/estimator_choices.py calibrated
+    python benchmarks/estimator_choices.py calibrated        probabilities with the uncertainty of theta
 
-Per set the error (regression) or log loss, then geometric means, mean per cent of wrong labels, sum of the processor seconds.
-Needs `pip install ".[tables]"`.
+Per set: error (regression) or log loss; then geometric means, mean per cent of wrong labels, sum of the processor
+seconds. Needs `pip install ".[tables]"`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ ENDS_AT_ONCE = {"gnvpro.training.penalty_search.MAX_FAILURES": 1}
 
 @dataclass(frozen=True)
 class Variant:
-    """An estimator's settings, and names in the library that mean something else."""
+    """Settings of an estimator, and replacements of names in the library."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     patches: dict[str, Any] = field(default_factory=dict)
-    members: int = 1  # networks whose mean it is
+    members: int = 1  # number of networks whose outputs are averaged
 
 
 @dataclass(frozen=True)
 class Question:
-    """Variants, and the sets that say which is best."""
+    """Variants, and the sets that compare them."""
 
     variants: list[Variant]
     sets: str
@@ -75,14 +75,14 @@ class Question:
 
 
 class Beside(nn.Module):
-    """Units, and the inputs as they are."""
+    """Hidden units, and the inputs themselves."""
 
     def __init__(self, n_inputs: int) -> None:
         super().__init__()
         self.units = nn.Sequential(nn.Linear(n_inputs, 16), nn.Tanh())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Both."""
+        """Return both, side by side."""
         return torch.cat([self.units(inputs), inputs], 1)
 
 
@@ -101,7 +101,7 @@ class Biased(nn.Module):
 
 
 class Layered(nn.Module):
-    """Two layers of 16 units, the second one's weights and biases scale * w: a penalty of 1 / scale^2 on them."""
+    """Two layers of 16 units; the second has weights and biases scale * w, a penalty of 1 / scale^2 on them."""
 
     def __init__(self, n_inputs: int, scale: float) -> None:
         super().__init__()
@@ -116,7 +116,9 @@ class Layered(nn.Module):
 
 
 def leave_one_out(point: ReducedPoint, head_penalty: float) -> float:
-    """Mean square of the residuals r / (1 - h) that samples would have if the head, not theta, had not seen them."""
+    """Mean square of the residuals r / (1 - h), which the samples would have if the head (not theta) had not seen
+    them.
+    """
     misfit, Z = point.problem.misfit, point.Z
     H = (misfit.weights * Z).T @ Z + head_penalty * torch.eye(Z.shape[1]).to(Z)
     solved = torch.linalg.solve(H, Z.T).T
@@ -126,7 +128,7 @@ def leave_one_out(point: ReducedPoint, head_penalty: float) -> float:
 
 
 def evidence_with_loo(decides: bool, point: ReducedPoint, matrix: JointMatrix, at: Penalties, n: float) -> Evidence:
-    """The evidence, but the head's next penalty is the best by leave-one-out, which may also decide between models."""
+    """Return the evidence, with the head's next penalty by leave-one-out, which may also decide between models."""
     found = evidence(point, matrix, at, n)
     tried = at.head * np.logspace(-1, 1, 21)
     best = float(min(tried, key=lambda alpha: leave_one_out(point, alpha)))
@@ -135,7 +137,7 @@ def evidence_with_loo(decides: bool, point: ReducedPoint, matrix: JointMatrix, a
 
 
 class Ranks(nn.Module):
-    """The share of the training samples below each value of a column, beside or in place of the columns."""
+    """Share of the training samples below each value of a column, added to the columns or replacing them."""
 
     def __init__(self, X: np.ndarray, weights: np.ndarray, beside: bool) -> None:
         super().__init__()
@@ -161,7 +163,7 @@ def ranks(beside: bool) -> dict[str, Callable[..., nn.Module]]:
 
 
 DEFAULT = Variant("default")
-SCALES = (0.3, 1.0, 3.0, 10.0)  # of biases
+SCALES = (0.3, 1.0, 3.0, 10.0)  # scales of the biases
 SMALL = "diabetes,auto,bdims,cps1985,dietox,housing,college,mixture,arm"
 LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
@@ -170,7 +172,7 @@ ALIKE = Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_
 
 
 def rules(**rows: Any) -> dict[str, Any]:
-    """Settings of an estimator with these rows of its policy."""
+    """Return settings of an estimator with these rows of its policy."""
     return {"policy": Policy(estimator=EstimatorPolicy(**rows))}
 
 

@@ -1,11 +1,11 @@
-"""The figure on the first page: a surrogate and an equation, error against processor seconds beside other methods.
+"""Draw the figure of the first page: error against processor seconds on a surrogate and an equation.
 
     python -m benchmarks.first_figure --out docs/images/first.png
 
-Left: the shipped CDR surrogate (55 coefficients -> 72 concentrations, 400 samples), with the network and the settings of
-the race (`benchmarks/race`): ADAM and L-BFGS with the best settings of its search, and a Gaussian process of scikit-learn
-with one length scale. Error: mean relative error on samples that nobody was trained on. Middle: the heat equation by GNvpro,
-and by ADAM and L-BFGS on the full loss, with the same network and points. Right: its solution. One core, one seed.
+Left: the shipped CDR surrogate (55 coefficients -> 72 concentrations, 400 samples) with the network and settings of
+the race (`benchmarks/race`): ADAM and L-BFGS with the best settings of its search, and a scikit-learn Gaussian
+process with one length scale. Error: mean relative error on unseen samples. Middle: the heat equation by GNvpro, and
+by ADAM and L-BFGS on the full loss, with the same network and points. Right: its solution. One core, one seed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOK = {
 
 
 def surrogate(seconds: float, seed: int) -> dict[str, np.ndarray]:
-    """(seconds, error) of each contender on CDR."""
+    """Return (seconds, error) of each contender on CDR."""
     settings = json.loads((Path(__file__).parent / "race" / "settings.json").read_text())["cdr"]
     found = {}
     for name in ("gnvpro", "torch_lbfgs", "adam"):
@@ -54,7 +54,7 @@ def surrogate(seconds: float, seed: int) -> dict[str, np.ndarray]:
 
 
 def gaussian_process(seed: int) -> tuple[float, float]:
-    """Seconds and error of a Gaussian process on the same samples."""
+    """Return seconds and error of a Gaussian process on the same samples."""
     problem = make("cdr", seed)
     (inputs, targets), (new, truth) = problem.train, problem.validation
     began = time.process_time()
@@ -68,7 +68,7 @@ def gaussian_process(seed: int) -> tuple[float, float]:
 
 
 def equation(seconds: float, seed: int, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(seconds, error) of each method on the heat equation, and GNvpro's solution."""
+    """Return (seconds, error) of each method on the heat equation, and GNvpro's solution."""
     found = {}
     for method in ("gnvpro", "lbfgs", "adam"):
         run_equation(EquationOrder("heat1d", (method,), (seed,), seconds, folder))
@@ -80,7 +80,7 @@ def equation(seconds: float, seed: int, folder: Path) -> tuple[dict[str, np.ndar
 
 
 def draw(curves: dict[str, np.ndarray], point: tuple[float, float], solved: Any, picture: Any) -> Figure:
-    """Three panels."""
+    """Draw the three panels."""
     figure = Figure(figsize=(11, 3.4), layout="constrained", dpi=130)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 0.95))
     for axes, group in ((left, curves), (middle, solved)):

@@ -1,11 +1,11 @@
-"""Large heads: seconds, products of conjugate gradients and peak memory of one elimination by Newton's method.
+"""Measure large heads: seconds, products of conjugate gradients and peak memory of one elimination by Newton's method.
 
     python -m benchmarks.heads [--features 512] [--classes 200] [--samples 5000] [--kind tanh ...] [--threads 2]
 
-Kinds of features: "gauss" are independent, "tanh" and "relu" come from a random layer on 50 inputs. Classes are drawn
-("...-random"), or are the largest of as many random linear functions of the features. Goals: 512 x 200 on 5000 samples in 5 s;
-4096 x 1000 on 10,000 samples in two minutes and 2 GB; each to a gradient of 1e-8 of the gradient at W = 0. The first
-elimination starts from zero, the second from its result, with features moved by 1%.
+Kinds of features: "gauss" are independent, "tanh" and "relu" come from a random layer on 50 inputs. Classes are
+drawn ("...-random"), or are the largest of as many random linear functions of the features. Goals: 512 x 200 on 5000
+samples in 5 s; 4096 x 1000 on 10,000 samples in two minutes and 2 GB; each to a gradient of 1e-8 of the gradient at
+W = 0. The first elimination starts from zero, the second from its result, with features changed by 1%.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Classifying images by mini-batches: the head eliminated in a loop of one's own, against AdamW and Nesterov's SGD.
+"""Classify images with mini-batches: the head eliminated in your own loop, against AdamW and Nesterov's SGD.
 
     python -m benchmarks.images fashion --method sgd --lr 0.1 --batch 128 --epochs 5         Fashion-MNIST, a small CNN
     python -m benchmarks.images cifar10 --method vpro --epochs 20 --out cifar-runs           CIFAR-10, the paper's network
     python -m benchmarks.images fashion --search --held-out validation                       all rates and batch sizes
-    python -m benchmarks.images cifar10 --epochs 20 --out cifar-runs --plot cifar.png        a figure of what is there
+    python -m benchmarks.images cifar10 --epochs 20 --out cifar-runs --plot cifar.png        a figure of the saved runs
 
     sgd, adam, adamw    all parameters in a plain loop, the penalties in the loss (adamw: the usual weight decay)
     rotated             the same with gnvpro.methods.RotatedAdam
     vpro                gnvpro.ReducedLoss with gnvpro.methods.RotatedAdam on theta: the head eliminated on each batch
 
-Every run has a schedule that ends with it: one cycle (a rise over 0.3 of the run, then a cosine) or a cosine alone. After each
-epoch the accuracy of the model as it stands in the loop is read; after some, and at the end, also with the head
-eliminated over all training images. Phi is the latter's objective without the penalty on theta. Seconds are processor
-seconds of one thread in the loop, without readings; an epoch is two work units. With --out a run is saved after each epoch
-and goes on where it was. Rates are chosen with --held-out validation, where no test image is looked at.
+Every run has a schedule that ends with it: one cycle (a rise over 0.3 of the run, then a cosine) or a cosine alone.
+The accuracy of the current model is read after each epoch; after some epochs and at the end it is also read with the
+head eliminated over all training images. Phi is the objective of the latter without the penalty on theta. Seconds
+are processor seconds of one thread in the loop, without readings; an epoch is two work units. With --out a run is
+saved after each epoch and can be continued. Choose rates with --held-out validation, which uses no test image.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ LABELS = {
     "rotated": "RotatedAdam",
     "vpro": "ReducedLoss with RotatedAdam",
 }
-RISE = 0.3  # of one cycle
-WARM_UP = 20  # steps of the cosine
+RISE = 0.3  # rising share of one cycle
+WARM_UP = 20  # steps before the cosine
 
 Data = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Callable[[], nn.Sequential]]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A run, but for its length."""
+    """Settings of a run, except its length."""
 
     problem: str
     method: str
@@ -74,12 +74,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of the run's files."""
         return "_".join(str(value) for value in asdict(self).values())
 
 
 def data(problem: str, samples: int, held_out: str) -> Data:
-    """Training images, images that are held out, and the network."""
+    """Load training images, held-out images and the network."""
     bench = fashion(held_out) if problem == "fashion" else cifar(samples or 40_000, held_out)
     train, test = bench.train, bench.held_out
     if problem == "fashion":
@@ -99,7 +99,7 @@ def small_cnn() -> nn.Sequential:
 
 
 def share_of_rate(schedule: str, step: int, steps: int) -> float:
-    """The learning rate as a share of its largest value."""
+    """Learning rate at a step, relative to its largest value."""
     p = step / steps
     if schedule == "cosine":
         return min(1.0, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * p))
@@ -107,7 +107,7 @@ def share_of_rate(schedule: str, step: int, steps: int) -> float:
 
 
 class Loop:
-    """A model in training, whose whole state can be saved."""
+    """A model in training, whose complete state can be saved."""
 
     def __init__(self, setting: Setting, network: Callable[[], nn.Sequential]) -> None:
         self.setting = setting
@@ -127,7 +127,7 @@ class Loop:
         self.epoch, self.seconds, self.readings = 0, 0.0, []
 
     def step(self, x: Tensor, y: Tensor, share: float) -> None:
-        """One batch."""
+        """Train on one batch."""
         self.optimizer.param_groups[0]["lr"] = self.setting.lr * share
         self.optimizer.zero_grad()
         if self.setting.method == "vpro":
@@ -142,7 +142,7 @@ class Loop:
         self.optimizer.step()
 
     def run_epoch(self, train: tuple[Tensor, Tensor]) -> None:
-        """In an order of its own."""
+        """Train on all batches in random order."""
         (x, y), setting = train, self.setting
         random = torch.Generator().manual_seed(1000 * setting.seed + self.epoch)
         steps = len(x) // setting.batch
@@ -154,7 +154,7 @@ class Loop:
         self.epoch += 1
 
     def read(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], eliminate: bool) -> dict[str, float]:
-        """Accuracies with the head of the loop and with the head eliminated; reading them changes nothing in the training."""
+        """Read accuracies with the head of the loop and with the head eliminated; training is not affected."""
         model = copy.deepcopy(self.model)
         reading = {"epoch": self.epoch, "seconds": self.seconds, "own": accuracy(model, test)}
         if eliminate and all(torch.isfinite(p).all() for p in model.parameters()):  # it may have diverged
@@ -165,7 +165,7 @@ class Loop:
         return reading
 
     def state(self) -> dict[str, Any]:
-        """Everything."""
+        """Return the complete state."""
         parts = (self.model, self.criterion, self.optimizer)
         return {
             "parts": [p.state_dict() for p in parts],
@@ -175,7 +175,7 @@ class Loop:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
         for part, saved in zip((self.model, self.criterion, self.optimizer), state["parts"], strict=True):
             part.load_state_dict(saved)  # type: ignore[arg-type]
         self.epoch, self.seconds, self.readings = state["epoch"], state["seconds"], state["read"]
@@ -183,13 +183,13 @@ class Loop:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
-    """Of the images of a set."""
+    """Accuracy on the images of a set."""
     right = [model(x).argmax(1) == y for x, y in zip(*(part.split(500) for part in test), strict=True)]
     return float(torch.cat(right).double().mean())
 
 
 def run(setting: Setting, everything: Data, out: Path | None, readings: list[int]) -> list[dict[str, float]]:
-    """A whole run, or the rest of one."""
+    """Start or continue a run."""
     train, test, network = everything
     loop = Loop(setting, network)
     file = None if out is None else out / f"{setting.name}.pt"
@@ -209,7 +209,7 @@ def run(setting: Setting, everything: Data, out: Path | None, readings: list[int
 
 
 def show(setting: Setting, reading: dict[str, float]) -> None:
-    """A row of the table."""
+    """Print a row of the table."""
     more = ["", ""]
     if "phi" in reading:
         more = [f"{100 * reading['eliminated']:.2f}", f"{reading['phi']:.4f}"]
@@ -219,7 +219,7 @@ def show(setting: Setting, reading: dict[str, float]) -> None:
 
 
 def plot(out: Path, problem: str, epochs: int, samples: int, path: Path) -> None:
-    """Test errors of the models as they stand against seconds, both axes logarithmic; means over the seeds."""
+    """Draw test errors during training against seconds, both axes logarithmic; means over the seeds."""
     runs: dict[str, list[list[dict[str, float]]]] = {}
     for file in sorted(out.glob(f"{problem}_*.json")):
         run = json.loads(file.read_text())

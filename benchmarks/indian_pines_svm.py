@@ -1,12 +1,13 @@
-"""RBF support vector machines on the inputs and splits of Indian Pines: the rows beside ours in docs/lab/paper.md.
+"""Train RBF support vector machines on the inputs and splits of Indian Pines, for comparison in docs/lab/paper.md.
 
 python benchmarks/indian_pines_svm.py [DATA_DIR]
 
-One on the inputs as they are; and one that has, as our network does, directions that change slowly from band to band:
+One machine uses the same inputs. The other uses inputs that, like our network, favour directions that change slowly
+from band to band:
 
     (I + roughness D'D)^(-1/2) x        D: differences between neighbouring bands
 
-with C = 1000, which of 100 and 1000 has the better validation accuracy on seeds 5 to 9.
+Its C = 1000 has the better validation accuracy of 100 and 1000 on seeds 5 to 9.
 """
 
 from __future__ import annotations

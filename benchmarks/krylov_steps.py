@@ -1,11 +1,11 @@
-"""The rules of Krylov steps: Phi after 100, 300 and 600 work units on ten small problems, five seeds each.
+"""Compare rules of Krylov steps: Phi after 100, 300 and 600 work units on ten small problems, five seeds each.
 
     python -m benchmarks.krylov_steps [--seeds 0 1 2 3 4] [--problems peaks cdr ...]
 
     plain       the step for the radius, damped in the quadratic model
     residual    damped in the norm of the residual, as in the paper
 
-Medians over the seeds, and the geometric means over all problems and seeds of the quotient with "plain".
+Medians over the seeds, and geometric means over all problems and seeds of the ratio to "plain".
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def small_peaks(seed: int) -> Problem:
 
 
 def normal_peaks(seed: int) -> Problem:
-    """The same with weights drawn from a normal distribution, as the authors draw them."""
+    """Build the same problem with normally distributed weights, as the authors draw them."""
     problem = small_peaks(seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -110,7 +110,7 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 
 
 def reached(problem: Problem, solver: gnvpro.solvers.Krylov) -> list[float]:
-    """The lowest Phi within each budget."""
+    """Return the lowest Phi within each budget."""
     history = gnvpro.train(
         problem.model,
         *problem.train,

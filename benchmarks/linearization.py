@@ -29,7 +29,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "mlp": lambda: (MLP(3, [16, 16], dtype=torch.float64), torch.randn(400, 3, dtype=torch.float64)),
     "convnet": lambda: (ConvNet()[:-1], torch.randn(100, 3, 32, 32)),
 }
-# Per-sample Jacobians above this many entries would not fit in memory.
+# larger per-sample Jacobians would not fit in memory
 MAX_JACOBIAN = 50_000_000
 
 

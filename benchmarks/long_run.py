@@ -1,9 +1,9 @@
-"""Time per iteration and memory over a long run: neither may grow with the history.
+"""Measure time per iteration and memory over a long run: neither may grow with the history.
 
     python benchmarks/long_run.py [--iterations 20000]
 
-A small problem by ADAM, one step per iteration, plainly, with a checkpoint and with patience. Each row is a fifth of the run:
-processor milliseconds per iteration, and megabytes that the process holds.
+Trains a small problem with ADAM, one step per iteration, in three ways: plainly, with a checkpoint and with
+patience. Each row is a fifth of the run: processor milliseconds per iteration, and megabytes that the process holds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(iterations: int, **options: Any) -> list[tuple[float, float]]:
 
 
 def held() -> float:
-    """Megabytes in memory now."""
+    """Memory in use, in megabytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 

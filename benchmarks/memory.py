@@ -1,11 +1,11 @@
-"""Peak memory and seconds of one GNvpro iteration against the number of samples, for several budgets.
+"""Measure peak memory and seconds of one GNvpro iteration against the number of samples, for several budgets.
 
     python benchmarks/memory.py [--out docs/images/memory.png] [--save FILE]
 
-Each point is a process of its own: it makes random data, trains one iteration (one Krylov space, one trial, the gradient
-after it) and tells the peak of its resident memory and what that was before `train`, data included. A budget is
-`memory=` of `gnvpro.methods.GNvpro`; "all kept" is one that is never reached; "again" is how often a sample was
-linearised once more because memory was short. Seconds are the processor's, of one thread.
+Each point runs in a separate process. It makes random data, trains one iteration (one Krylov space, one trial, the
+gradient after it) and reports the peak of its resident memory, and the memory before `train`, data included. A
+budget is `memory=` of `gnvpro.methods.GNvpro`; "all kept" is a budget that is never reached; "again" is how often a
+sample was linearised again because memory was short. Seconds are processor seconds of one thread.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def in_a_process(name: str, samples: int, budget: float, rank: int) -> dict[str,
 
 
 def measure(problem: Problem, samples: int, budget: float, rank: int) -> dict[str, float]:
-    """One iteration in this process."""
+    """Run one iteration in this process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     meters: list[WorkMeter] = []
@@ -127,7 +127,7 @@ def measure(problem: Problem, samples: int, budget: float, rank: int) -> dict[st
 
     problem_module.WorkMeter = noted  # type: ignore[assignment, misc]
     settings = {"loss": problem.loss, "work": 1e6, "iterations": 1}
-    # A first run on little data loads what torch loads at the first use: its seconds and bytes are no step's.
+    # The first run on little data loads what torch loads at first use, so that no measurement includes it.
     gnvpro.train(*problem.make(10), **settings, solver=gnvpro.solvers.Krylov(1, rtol=0.0))  # type: ignore[arg-type]
     torch.manual_seed(0)
     data = problem.make(samples)
@@ -151,7 +151,7 @@ def peak() -> float:
 
 
 def draw(results: dict[tuple[str, float, int], dict[str, float]], path: Path) -> None:
-    """Memory above and seconds below, a column for each problem, both axes logarithmic."""
+    """Draw memory above seconds, one column per problem, both axes logarithmic."""
     import matplotlib
 
     matplotlib.use("Agg")

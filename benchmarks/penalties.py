@@ -1,4 +1,4 @@
-"""Penalties from the data against fixed ones: on the paper's problems, and against the best of a decade grid.
+"""Compare penalties from the data with fixed ones: on the paper's problems, and with the best of a decade grid.
 
     python benchmarks/penalties.py paper [cdr|dcr|ellipse|indian-pines]
                                                                 "auto" against the paper's values, same work, test error
@@ -6,7 +6,7 @@
     python benchmarks/penalties.py start                        first penalties that grow with a unit's inputs, for all networks
                                                                 or up to 5000 weights: Indian Pines, validation accuracy
 
-DCR: 1200 samples of a coarser mesh, which is simulated in a minute; 300 work units, one level of depth 8.
+DCR: 1200 samples of a coarser mesh, simulated in a minute; 300 work units, one level of depth 8.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Two processes of one thread each against one process of one thread: seconds, speed-up and bytes per iteration.
+"""Compare two processes of one thread each with one process of one thread: seconds, speed-up, bytes per iteration.
 
     python -m benchmarks.processes [--iterations 3] [--rounds 3] [--only indian-pines] [--messages]
 
-Steps from Krylov spaces of 20 dimensions (the CIFAR network: 5) on random data of the paper's sizes. Both ways are timed in
-turn, by the same two processes; what is shown are medians over the rounds. The clock only tells the truth on two free cores;
-the ratio of processor seconds (one process's over the larger of the two) is what is left of it on a busy machine, and leaves
-out waiting for messages. Goal: 1.8.
+Steps from Krylov spaces of 20 dimensions (the CIFAR network: 5) on random data of the paper's sizes. The same two
+processes time both ways in turn; the output has medians over the rounds. Wall-clock times are reliable on two free
+cores only. On a busy machine use the ratio of processor seconds (one process over the larger of the two), which
+excludes waiting for messages. Goal: 1.8.
 
-With --messages, the seconds of single sums of growing size: what the estimates of docs/lab/processes.md are made of.
+With --messages: the seconds of single sums of growing size, on which the estimates of docs/lab/processes.md are
+based.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ import gnvpro
 
 @dataclass(frozen=True)
 class Timed:
-    """What one call of train took, set-up left out."""
+    """Cost of one call of train, without set-up."""
 
-    seconds: float  # per iteration, by the clock
-    cpu: float  # per iteration, of this process
-    bytes: float  # per iteration, that this process handed to the group
+    seconds: float  # wall-clock seconds per iteration
+    cpu: float  # processor seconds per iteration of this process
+    bytes: float  # bytes per iteration that this process sent to the group
     messages: float
 
 
@@ -51,7 +52,7 @@ CASES: dict[str, tuple[Callable[[], Any], int]] = {
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Messages, and their bytes."""
+    """Count messages and their bytes."""
     seen: list[int] = []
 
     def counting(function: Callable[..., Any], which: int) -> Callable[..., Any]:
@@ -74,14 +75,14 @@ def counted() -> Iterator[list[int]]:
 
 
 def timed(model: nn.Module, x: Tensor, y: Tensor, rank: int, iterations: int, penalty: float, group: Any) -> Timed:
-    """Iterations, and as much again with none, which is taken off."""
+    """Time some iterations; the time of a run without iterations is subtracted."""
     taken = []
     for count in (0, iterations):
         solver = gnvpro.solvers.Krylov(max_rank=rank, rtol=0.0)
         with counted() as seen:
             begun = time.process_time()
             result = gnvpro.train(
-                copy.deepcopy(model),  # all runs begin at the same weights
+                copy.deepcopy(model),  # all runs start from the same weights
                 x,
                 y,
                 loss="multinomial",

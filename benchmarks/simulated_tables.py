@@ -175,14 +175,14 @@ def sine(random: RandomState) -> Table:
 
 @dataclass(frozen=True)
 class SimulatedTable:
-    """A table that is drawn."""
+    """A simulated table."""
 
     draw: Callable[[RandomState], Table]
     classification: bool = False
 
     @property
     def name(self) -> str:
-        """As of what is simulated."""
+        """Name of the simulated system."""
         return self.draw.__name__
 
     def load(self) -> Table:

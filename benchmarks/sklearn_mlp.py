@@ -1,7 +1,9 @@
-"""GNvproRegressor and GNvproClassifier against scikit-learn's MLPRegressor and MLPClassifier, all with default settings.
+"""GNvproRegressor and GNvproClassifier against scikit-learn's MLPRegressor and MLPClassifier, all with default
+settings.
 
-Five-fold cross-validation, repeated on other folds; mean score (R^2 or accuracy) and seconds of a five-fold run on one
-core. The MLPs stand behind a StandardScaler, their targets are standardised too, and each of their solvers has its turn.
+Five-fold cross-validation, repeated on other folds; mean score (R^2 or accuracy) and seconds of a five-fold run on
+one core. The MLPs follow a StandardScaler, their targets are standardised too, and each of their solvers is
+measured.
 
     python benchmarks/sklearn_mlp.py            the table of docs/lab/estimators.md
     python benchmarks/sklearn_mlp.py 1          one repetition
@@ -31,7 +33,9 @@ SOLVERS = ("lbfgs", "adam", "sgd")
 
 
 def california_like(samples: int = 2000) -> tuple[np.ndarray, np.ndarray]:
-    """House values by income, age, rooms and place: skewed inputs, two peaks in the plane, noise that grows, a cap."""
+    """Draw house values by income, age, rooms and place: skewed inputs, two peaks in the plane, growing noise, a
+    cap.
+    """
     rng = np.random.default_rng(0)
     income, rooms = rng.lognormal(1.2, 0.45, samples), rng.lognormal(1.65, 0.3, samples)
     age, bedrooms = rng.uniform(1, 52, samples), rng.normal(1.07, 0.1, samples)

@@ -5,16 +5,16 @@
     python -m benchmarks.slimtrain cdr --code CODE --batches 5 10 --epochs 100
     python -m benchmarks.slimtrain peaks --ours --lr .0096 .024 .06 --batches 1 --epochs 20       adam-vpro at given rates
 
-peaks is MATLAB's function of two variables on [-3, 3]^2, 2000 samples to train and 1000 to validate; cdr the set of the
-paper's third experiment, 400 and 200. Networks: a residual network of width 8 (cdr: 16) and depth 8, tanh, to time 1. slimTrain
-(Newman, Chung, Chung, Ruthotto 2022): ADAM on theta, and for W on each batch a step with the features of this batch and
-the five before, its regularisation chosen by sampled cross-validation. W's step is their own function,
-`slimtik_functions/slimtik_solve_kronecker_structure.py`; their repository has neither these problems nor their networks, so
-the loop around it is ours. Its and ADAM's learning rates are those below, constant as in their paper or falling along a
-cosine: every run is shown. adam-vpro and the default call choose their own. All have their head eliminated over all
-training samples at the end, where that is better.
+peaks is MATLAB's function of two variables on [-3, 3]^2, 2000 samples to train and 1000 to validate; cdr the set of
+the paper's third experiment, 400 and 200. Networks: a residual network of width 8 (cdr: 16) and depth 8, tanh, to
+time 1. slimTrain (Newman, Chung, Chung, Ruthotto 2022): ADAM on theta, and for W on each batch a step with the
+features of this batch and the five before, its regularisation chosen by sampled cross-validation. W's step is their
+own function, `slimtik_functions/slimtik_solve_kronecker_structure.py`; their repository has neither these problems
+nor their networks, so the loop around it is ours. slimTrain and ADAM use the learning rates below, constant as in
+their paper or with a cosine schedule; every run is shown. adam-vpro and the default call choose their own. All heads
+are eliminated over all training samples at the end, if that lowers the error.
 
-Errors are relative, |X - C| / |C| over the validation set. Seconds are the processor's, of one thread.
+Errors are relative, |X - C| / |C| over the validation set. Seconds are processor seconds of one thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import gnvpro
 from gnvpro.data import cdr
 
 RATES, SCHEDULES = (1e-3, 1e-2), ("constant", "cosine")
-MEMORY = 5  # batches before this one
+MEMORY = 5  # number of earlier batches
 PENALTY = 1e-10
 Sets = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -51,7 +51,7 @@ def peaks() -> Sets:
 
 
 def cdr_sets() -> Sets:
-    """Inputs centred, and scaled by one constant."""
+    """Load CDR with inputs centred and scaled by one constant."""
     data = cdr.load()
     mean, spread = data.train[0].mean(0), data.train[0].std()
     first, second = (((x - mean) / (10 * spread), y) for x, y in (data.train, data.validation))
@@ -59,7 +59,7 @@ def cdr_sets() -> Sets:
 
 
 def network(inputs: int, width: int, outputs: int, seed: int) -> nn.Sequential:
-    """The same for all methods."""
+    """Build the same network for all methods."""
     torch.manual_seed(seed)
     features = gnvpro.networks.ResNet(inputs, width, 8, 1.0, dtype=torch.float64)
     return nn.Sequential(features, nn.Linear(width, outputs, dtype=torch.float64))
@@ -72,7 +72,7 @@ def error(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
 
 
 def with_eliminated_head(model: nn.Sequential, sets: Sets) -> float:
-    """The validation error of the model, or with its head eliminated where that is lower."""
+    """Validation error of the model, or with its head eliminated if that is lower."""
     other = copy.deepcopy(model)
     gnvpro.ReducedLoss(other, loss="least_squares", head_penalty=PENALTY).refit(sets[0])
     return min(error(model, sets[1]), error(other, sets[1]))
@@ -87,7 +87,9 @@ def loop(
     batch: int,
     epochs: int,
 ) -> tuple[float, float]:
-    """A plain loop; W is moved by `head` from features and targets, or by ADAM too. Validation error and seconds."""
+    """Train with a plain loop; `head` moves W from features and targets, or ADAM does. Return validation error and
+    seconds.
+    """
     inputs, targets = sets[0]
     features, last = model[0], model[1]
     optimizer = torch.optim.Adam(model.parameters() if head is None else features.parameters(), rate)
@@ -110,7 +112,7 @@ def loop(
 
 
 def slimtik(model: nn.Sequential, code: Path) -> Callable[[Tensor, Tensor], None]:
-    """Moves the head by the authors' function."""
+    """Return a function that moves the head with the authors' code."""
     sys.path.insert(0, str(code))
     solve = importlib.import_module("slimtik_functions.slimtik_solve_kronecker_structure").solve
     head, kept, state = model[1], list[Tensor](), {"sum": 0.05}
@@ -131,7 +133,7 @@ def slimtik(model: nn.Sequential, code: Path) -> Callable[[Tensor, Tensor], None
 
 
 def ours(model: nn.Sequential, sets: Sets, method: gnvpro.extend.Method | str, epochs: int) -> tuple[float, float]:
-    """One call of train, an epoch counted as two work units."""
+    """Train with one call of `gnvpro.train`; an epoch counts as two work units."""
     begun = time.process_time()
     settings = {"theta_penalty": PENALTY, "head_penalty": PENALTY}
     gnvpro.train(model, *sets[0], loss="least_squares", method=method, work=2 * epochs + 1, **settings)  # type: ignore[arg-type]

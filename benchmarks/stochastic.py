@@ -1,16 +1,16 @@
-"""Stochastic methods against each other at equal work: adam-vpro, and tuned ADAM and Nesterov.
+"""Compare stochastic methods at equal work: adam-vpro, and tuned ADAM and Nesterov.
 
     python -m benchmarks.stochastic arm --seconds 30            regression, n = 20,000, MLP 8-32-32-3
     python -m benchmarks.stochastic arm-large --seconds 60      n = 200,000, width 64, float32
     python -m benchmarks.stochastic fashion --epochs 5          Fashion-MNIST, MLP 784-64-64-10
     python -m benchmarks.stochastic cifar10 --epochs 20         the paper's network
 
-The baselines are a plain loop on all parameters, with a search over learning rate and batch size (each candidate gets the whole
-budget), a learning rate that falls to zero along a cosine, and the head eliminated over all samples at the end, like
-adam-vpro. Times are processor seconds of one thread; for the regressions every method gets the same seconds (adam-vpro about
-as many: it is given the epochs that a short run says fit into them), for the images the same epochs. Seconds of the
-baselines are those of their loop, without the last elimination; those of adam-vpro hold everything. Reported are the error on
-the validation set (relative RMSE, or test accuracy) and Phi without the penalty on theta.
+The baselines are a plain loop on all parameters, with a search over learning rate and batch size (each candidate
+gets the whole budget), a cosine schedule, and the head eliminated over all samples at the end, as in adam-vpro.
+Times are processor seconds of one thread. For the regressions every method gets about the same seconds (adam-vpro
+gets the epochs that fit into them according to a short run), for the images the same epochs. Seconds of the
+baselines exclude the last elimination; those of adam-vpro include everything. Reported are the error on the
+validation set (relative RMSE, or test accuracy) and Phi without the penalty on theta.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gnvpro.data import cifar10
 
 RATES = {"adam": (1e-3, 3e-3, 1e-2, 2e-2), "nesterov": (1e-2, 5e-2)}
 BATCHES = (128, 512)
-FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package dataset-fashion-mnist puts it
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # path used by Debian's package dataset-fashion-mnist
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def arm(n: int, width: int, dtype: torch.dtype) -> Bench:
 
 
 def fashion(held_out: str = "test") -> Bench:
-    """Fashion-MNIST, standardised with one mean and one deviation; the last 10,000 training images are for validation."""
+    """Load Fashion-MNIST, standardised with one mean and one deviation; the last 10,000 training images are for
+    validation.
+    """
 
     def read(name: str, offset: int) -> np.ndarray:
         return np.frombuffer(gzip.open(FASHION / f"{name}.gz").read(), np.uint8, offset=offset)
@@ -99,7 +101,7 @@ def fashion(held_out: str = "test") -> Bench:
 
 
 def cifar(samples: int, held_out: str = "test") -> Bench:
-    """CIFAR-10 with the paper's network; held out are its test or its validation images."""
+    """Load CIFAR-10 with the paper's network; test or validation images are held out."""
 
     def network() -> nn.Sequential:
         layers = [nn.Conv2d(3, 32, 5, padding=2, bias=False), nn.Conv2d(32, 64, 5, padding=2, bias=False)]
@@ -118,7 +120,7 @@ def cifar(samples: int, held_out: str = "test") -> Bench:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run reached."""
+    """Result of a run."""
 
     score: float
     objective: float  # without the penalty on theta
@@ -126,7 +128,7 @@ class Outcome:
 
 
 def plain_loop(bench: Bench, method: str, rate: float, batch: int, seed: int, epochs: float, seconds: float) -> Outcome:
-    """All parameters by ADAM or Nesterov's SGD, then the head eliminated; ends with the epochs or the seconds."""
+    """Train all parameters by ADAM or Nesterov's SGD until the epochs or seconds are used, then eliminate the head."""
     torch.manual_seed(seed)
     model, (inputs, targets) = bench.network(), bench.train
     if method == "adam":
@@ -160,7 +162,7 @@ def plain_loop(bench: Bench, method: str, rate: float, batch: int, seed: int, ep
 
 
 def adam_vpro(bench: Bench, seed: int, epochs: float) -> Outcome:
-    """The method with nothing chosen."""
+    """Train with the method's defaults."""
     torch.manual_seed(seed)
     model = bench.network()
     theta, head = bench.penalties
@@ -201,7 +203,7 @@ def main() -> None:
 
     for seed in range(given.seeds):
         epochs = given.epochs
-        if math.isinf(epochs):  # as many as the seconds allow, from the time that a short run takes
+        if math.isinf(epochs):  # as many as fit into the seconds, estimated from a short run
             probe = [adam_vpro(bench, seed, count).seconds for count in (2, 6)]
             epochs = max(1.0, given.seconds / max((probe[1] - probe[0]) / 4, 1e-3))
         show("adam-vpro", seed, adam_vpro(bench, seed, epochs))

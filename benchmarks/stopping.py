@@ -1,13 +1,14 @@
-"""Where a run that is told nothing ends by itself, and what four times the work would have gained.
+"""Measure when a run without a budget ends, and what four times the work would gain.
 
     GNVPRO_DATA=DIR python -m benchmarks.stopping [--problems ellipse diabetes ...] [--seconds 40] [--pays 0.05]
     python -m benchmarks.stopping --confirm
 
-Every problem is trained with the rules of `gnvpro.training.convergence` switched off, and these are asked on the history,
-record by record: where the run would have ended, and Phi there over Phi at four times the work; where the processor seconds
-are up before, over its last Phi, with the work that it had.
+Every problem is trained with the rules of `gnvpro.training.convergence` switched off. The rules are then applied to
+the history, record by record. The output has the end of the run and Phi there over Phi at four times the work. If
+the processor seconds are used up before that, the last Phi and its work are used instead.
 
-The rules were chosen on the problems of `CHOSEN_ON`. Those of `CONFIRMING` were named before any of them was run.
+The rules were chosen on the problems of `CHOSEN_ON`. The problems of `CONFIRMING` were named before any of them was
+run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def mlp(*widths: int) -> nn.Module:
 def table(
     load: Callable[[], tuple[Tensor, Tensor]], hidden: int, n_outputs: int, loss: str
 ) -> Callable[[int], Problem]:
-    """A set of scikit-learn, one hidden layer, default penalties."""
+    """Load a scikit-learn set, with one hidden layer and default penalties."""
 
     def make(seed: int) -> Problem:
         inputs, targets = load()
@@ -94,7 +95,7 @@ def friedman(which: int, noise: float) -> tuple[Tensor, Tensor]:
 
 
 def swiss_roll() -> tuple[Tensor, Tensor]:
-    """How far along a rolled sheet 2000 points in space lie."""
+    """Draw 2000 points on a rolled sheet in space; the target is the position along the sheet."""
     from sklearn.datasets import make_swiss_roll
 
     X, y = make_swiss_roll(2000, random_state=0)
@@ -102,7 +103,7 @@ def swiss_roll() -> tuple[Tensor, Tensor]:
 
 
 def predators() -> tuple[Tensor, Tensor]:
-    """Predators and prey at five times, from the four rates of Lotka and Volterra's equations: 500 simulations."""
+    """Simulate predators and prey at five times for 500 sets of rates of the Lotka-Volterra equations."""
     from scipy.integrate import solve_ivp
 
     rates = 0.5 + torch.rand(500, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -194,7 +195,7 @@ PROBLEMS = {**CHOSEN_ON, **CONFIRMING}
 
 @dataclass
 class Ending:
-    """Where a rule would have ended a run without a cap: asked after every record."""
+    """The end of a run without a limit according to one rule, which is applied after every record."""
 
     rule: convergence.Settling
     best: Improved = field(default_factory=Improved)
@@ -202,9 +203,9 @@ class Ending:
     status: Status | None = None
 
     def ask(self, history: Sequence[gnvpro.extend.Record]) -> None:
-        """Whether the last record is the end."""
+        """Return whether the run ends at the last record."""
         self.best = self.best.after(history[-1], Judge())
-        if self.at is not None or history[-1].solver == "adam-vpro":  # on batches nothing is seen to settle
+        if self.at is not None or history[-1].solver == "adam-vpro":  # batches never settle
             return
         turned = self.rule.rests(history, self.best.iteration) and Rise.of(history) is not None
         self.status = Status.TURNED_UP if turned else self.rule.status(history, capped=False)
@@ -213,7 +214,7 @@ class Ending:
 
 
 def table_rows(name: str, seed: int, rules: list[convergence.Settling], most_seconds: float) -> None:
-    """One long run, and where each rule would have ended it."""
+    """Train one long run and find where each rule would have ended it."""
     endings = [Ending(rule) for rule in rules]
 
     def enough(records: list[gnvpro.extend.Record], spent: float) -> bool:

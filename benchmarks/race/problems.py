@@ -1,14 +1,15 @@
-"""The four problems: data, network, loss, penalties, what is measured, and which accuracies are asked for.
+"""The four problems: data, network, loss, penalties, error measure, and the accuracies to reach.
 
-Every contender minimises the same objective from the same first weights,
+If its interface allows it, every contender minimises the same objective from the same first weights,
 
     mean over samples of the loss  +  penalty/2 |B theta|^2  +  penalty/2 |W|^2,
 
-loss = 1/2 |outputs - targets|^2 or cross-entropy, where its interface allows it. B is the identity; on the weights of a
-Neural ODE it takes differences in time, over sqrt(h), as in the paper (`gnvpro.time_differences`). What counts is the
-error on samples it does not see. A seed draws (or splits) the data and draws the first weights.
+loss = 1/2 |outputs - targets|^2 or cross-entropy. B is the identity; on the weights of a Neural ODE it takes
+differences in time, over sqrt(h), as in the paper (`gnvpro.time_differences`). The score is the error on unseen
+samples. A seed draws (or splits) the data and draws the first weights.
 
-Legend: weights are one float64 vector, in the order of `model.named_parameters()`; the last two parameters are the head.
+Legend: weights are one float64 vector, in the order of `model.named_parameters()`; the last two parameters are the
+head.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from gnvpro.networks import MLP, NeuralODE, ResNet
 
 @dataclass(frozen=True)
 class Spec:
-    """What a problem is, before a seed."""
+    """Definition of a problem, before a seed is chosen."""
 
     name: str
     title: str
-    loss: str  # as `gnvpro.train` calls it
+    loss: str  # name in `gnvpro.train`
     penalty: float
     load: Callable[[int], tuple[Samples, Samples]]  # training and validation samples
-    network: Callable[[int], nn.Module]  # by the number of inputs
+    network: Callable[[int], nn.Module]  # number of inputs -> network
     measure: str  # of the error on the validation set
-    ladder: tuple[float, ...]  # accuracies asked for
+    ladder: tuple[float, ...]  # accuracies to reach
     seconds: float  # limit of a run
-    in_time: bool = False  # whether the penalty is on differences in time
+    in_time: bool = False  # penalise differences in time
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ class Problem:
 
     @property
     def classification(self) -> bool:
-        """Whether targets are labels."""
+        """True if targets are labels."""
         return self.spec.loss == "multinomial"
 
     @property
     def weights(self) -> Tensor:
-        """The model's weights as they are now: the first ones, before training."""
+        """Current weights of the model: the first ones, before training."""
         return parameters_to_vector(self.model.parameters()).detach().clone()
 
     def on(self, inputs: Tensor, targets: Tensor) -> Problem:
@@ -76,7 +77,7 @@ class Problem:
         }
 
     def penalised(self, parts: Mapping[str, Any]) -> list[Any]:
-        """B theta and W, as vectors, from the parameters by name: torch's or JAX's."""
+        """Return B theta and W as vectors, from the parameters by name (torch or JAX)."""
         steps = self.time_steps
         return [
             ((part[1:] - part[:-1]) * steps[name] ** -0.5 if name in steps else part).reshape(-1)
@@ -84,7 +85,7 @@ class Problem:
         ]
 
     def objective(self, outputs: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
-        """What is minimised, from outputs on the training set and the parameters by name."""
+        """Return the objective, from outputs on the training set and the parameters by name."""
         targets = self.train[1]
         if self.classification:
             fit = nn.functional.cross_entropy(outputs, targets)
@@ -98,7 +99,7 @@ class Problem:
         return self.model
 
     def error(self, outputs: Callable[[Tensor], Tensor]) -> float:
-        """Of a network on the validation set: what `Spec.measure` says."""
+        """Error of a network on the validation set, as named by `Spec.measure`."""
         inputs, targets = self.validation
         with torch.no_grad():
             predicted = outputs(inputs)
@@ -110,7 +111,7 @@ class Problem:
 
 
 def make(name: str, seed: int) -> Problem:
-    """The problem of that name for a seed."""
+    """Return the problem of this name for a seed."""
     spec = SPECS[name]
     train, validation = spec.load(seed)
     with torch.random.fork_rng():
@@ -145,19 +146,19 @@ def load_cdr(seed: int) -> tuple[Samples, Samples]:
 
 
 def load_peaks(seed: int) -> tuple[Samples, Samples]:
-    """Drawn."""
+    """Draw the samples of peaks."""
     split = peaks.load(seed=seed)
     return split.train, split.validation
 
 
 def load_indian_pines(seed: int) -> tuple[Samples, Samples]:
-    """From the data directory."""
+    """Load Indian Pines from the data directory."""
     split = indian_pines.load(seed=seed)
     return split.train, split.validation
 
 
 def flow(features: nn.Module, width: int, n_targets: int) -> nn.Module:
-    """A network in time and its head."""
+    """Build a network in time and its head."""
     return nn.Sequential(features, nn.Linear(width, n_targets, dtype=torch.float64))
 
 
@@ -215,7 +216,7 @@ SPECS = {
 
 
 def missing(name: str) -> str | None:
-    """Why a problem cannot be run here; None where it can."""
+    """Return why a problem cannot run here, or None if it can."""
     if name != "indian-pines":
         return None
     try:

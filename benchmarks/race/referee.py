@@ -1,11 +1,12 @@
-"""The referee: keeps a contender's clock, looks at its model from time to time, and ends the run.
+"""The referee keeps a contender's clock, evaluates its model from time to time, and ends the run.
 
-Seconds are processor seconds of the process, which is pinned to one core: on a quiet machine those of the clock on the
-wall, on a busy one still the contender's own. Both are kept. Neither runs while the referee looks, nor before `start`:
-imports, loading data and making the network are not counted. Compilation is, and its seconds are also told; the time limit
-begins after it, so that nobody runs out of time while compiling.
+Seconds are processor seconds of the process, which is pinned to one core; wall-clock seconds are recorded too. The
+clock stops while the referee evaluates, and starts at `start`, so imports, loading data and building the network do
+not count. Compilation counts and is also reported separately; the time limit starts after it, so that no contender
+runs out of time while compiling.
 
-A look costs the contender nothing, but it costs the benchmark time, so looks are spaced by at least 3% of the time so far.
+An evaluation costs the contender nothing, but it costs the benchmark time. So evaluations are at least 3% of the
+elapsed time apart.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Referee:
         self._paused = (0.0, 0.0)  # processor and wall seconds that do not count
 
     def start(self) -> None:
-        """The clock runs from here."""
+        """Start the clock."""
         self._begin = (time.process_time(), time.perf_counter())
 
     def seconds(self) -> tuple[float, float]:
@@ -47,11 +48,13 @@ class Referee:
         return cpu, wall
 
     def compiled(self) -> None:
-        """Everything until now was compilation."""
+        """Mark everything until now as compilation."""
         self.compile_seconds = self.seconds()[0]
 
     def look(self, outputs: Callable[[], Outputs], work: float | None = None, last: bool = False) -> None:
-        """Measure the model if it is time to, or the last look; `outputs` gives its network. Ends the run when time is up."""
+        """Evaluate the model if it is time to, or at the last look; `outputs` returns its network. End the run when
+        time is up.
+        """
         seconds, wall = self.seconds()
         up = seconds >= self.limit + self.compile_seconds
         if seconds < self._due and not up and not last:

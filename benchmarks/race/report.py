@@ -49,7 +49,7 @@ def markdown(records: Sequence[Record]) -> str:
 
 
 def section(spec: problems.Spec, records: Sequence[Record]) -> str:
-    """One problem: seconds, ratios to the fastest peer, work."""
+    """Format one problem: ratios to the fastest other trainer, seconds, work."""
     groups = grouped(records)
     seeds = len({record["seed"] for record in records})
     head = [f"{goal:g}" for goal in spec.ladder]

@@ -1,7 +1,7 @@
-"""Runs: each (problem, contender, seed) in a fresh process on one core with one thread, its record appended to a file.
+"""Run each (problem, contender, seed) in a fresh process on one core with one thread, and append its record to a file.
 
-Processes run side by side where there are several cores, each pinned to its own. The file holds one JSON object a line;
-what is in it already is not run again, so an interrupted race goes on where it was.
+If there are several cores, processes run side by side, each pinned to its own core. The file holds one JSON object
+per line. Runs that it already contains are skipped, so an interrupted race can be continued.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     "JAX_PLATFORMS": "cpu",
 }
-GRACE = 120  # seconds beyond the limit: imports, looks, a busy machine
+GRACE = 120  # seconds beyond the limit for imports, evaluations and a busy machine
 
 Job = dict[str, Any]  # problem, contender, seed, settings, limit
 
 
 def race(jobs: Iterable[Job], path: Path, cores: list[int]) -> list[dict[str, Any]]:
-    """Run the jobs that are not in the file yet; all records of these jobs."""
+    """Run the jobs that are not in the file yet; return all records of these jobs."""
     jobs = list(jobs)
     done = {key(record) for record in read(path)}
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -71,7 +71,7 @@ def race(jobs: Iterable[Job], path: Path, cores: list[int]) -> list[dict[str, An
 
 
 def run(job: Job, core: int) -> dict[str, Any]:
-    """One run in a process of its own; a failure is a record too."""
+    """Run one job in a separate process; a failure becomes a record too."""
     command = [sys.executable, "-m", "benchmarks.race", "one", json.dumps(job), "--core", str(core)]
     began = time.perf_counter()
     try:
@@ -92,7 +92,7 @@ def run(job: Job, core: int) -> dict[str, Any]:
 
 
 def one(job: Job, core: int | None) -> dict[str, Any]:
-    """What the process of a run does."""
+    """Run one job; this is the entry point of the process."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     import torch
@@ -125,7 +125,7 @@ def one(job: Job, core: int | None) -> dict[str, Any]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; a line cut off by an interruption is left out."""
+    """Read the records of a file; skip a line cut off by an interruption."""
     records = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -136,12 +136,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def key(job: Job) -> str:
-    """What makes two runs the same."""
+    """Key that identifies a run."""
     return json.dumps([job[name] for name in ("problem", "contender", "seed", "settings", "limit")], sort_keys=True)
 
 
 def all_cores() -> list[int]:
-    """Those this process may use."""
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return [0]

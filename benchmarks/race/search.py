@@ -1,7 +1,7 @@
-"""The small search: every setting of a peer's grid runs once on a seed that does not race; the best is kept.
+"""The small search: every setting of a contender's grid runs once on a seed that does not race; the best is kept.
 
-The best reaches the most accuracies of the problem's ladder, and of those the one that took the least time to reach them
-(geometric mean); where none is reached, the lowest error. `settings.json` holds the outcome.
+The best setting reaches the most accuracies of the problem's ladder, and among those it takes the least time to
+reach them (geometric mean). If none is reached, the lowest error decides. `settings.json` holds the outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTINGS = Path(__file__).with_name("settings.json")
 
 
 def search(chosen: Sequence[str], names: Sequence[str], path: Path, cores: list[int]) -> None:
-    """Run the grids and write down the best."""
+    """Run the grids and save the best settings."""
     jobs = []
     for problem in chosen:
         spec = problems.SPECS[problem]
@@ -41,7 +41,7 @@ def search(chosen: Sequence[str], names: Sequence[str], path: Path, cores: list[
 
 
 def merit(record: dict[str, Any], ladder: Sequence[float]) -> tuple[float, ...]:
-    """What is compared: larger is better."""
+    """Sort key of a record: larger is better."""
     times = [t for goal in ladder if (t := seconds_to(record["looks"], goal)) is not None]
     lowest = min((look[2] for look in record["looks"]), default=math.inf)
     return len(times), -sum(math.log(max(t, 1e-4)) for t in times), -lowest
@@ -53,12 +53,12 @@ def seconds_to(looks: Sequence[Sequence[float]], goal: float, column: int = 0) -
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """The settings found, by problem and contender."""
+    """Load the settings that were found, by problem and contender."""
     return json.loads(SETTINGS.read_text()) if SETTINGS.exists() else {}
 
 
 def settings_for(problem: str, contender: str) -> dict[str, Any] | None:
-    """The settings to race with; None where the contender does not run the problem."""
+    """Settings to race with; None if the contender does not run the problem."""
     grid = contenders.module(contender).grid(problems.SPECS[problem])
     if not grid:
         return None

@@ -1,7 +1,8 @@
-"""One adapter a contender, and what the tables call it: `grid(spec)` and `fit(problem, settings, referee)`.
+"""One adapter per contender, and its display name: `grid(spec)` and `fit(problem, settings, referee)`.
 
-`grid` lists the settings that the search tries for a problem, none where the contender cannot run it. `fit` starts the
-referee's clock, trains, and lets the referee look at the model along the way; it returns or the referee ends it.
+`grid` lists the settings that the search tries for a problem; an empty list means that the contender cannot run it.
+`fit` starts the referee's clock, trains, and lets the referee evaluate the model during training; it returns, or the
+referee ends it.
 """
 
 from __future__ import annotations
@@ -26,5 +27,5 @@ TITLES = OURS | PEERS
 
 
 def module(name: str) -> ModuleType:
-    """The adapter; importing it imports the contender's library."""
+    """Import and return the adapter, together with the contender's library."""
     return import_module(f"{__name__}.{name}")

@@ -19,7 +19,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Epochs until the time is up."""
+    """Train epochs until the time is up."""
     model, (inputs, targets), size = problem.model, problem.train, settings["batch_size"]
     n, work, parts = len(inputs), 0.0, dict(model.named_parameters())
     draw = torch.Generator().manual_seed(0)

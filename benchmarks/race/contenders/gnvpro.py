@@ -1,4 +1,4 @@
-"""gnvpro.train as it comes: no setting is searched for."""
+"""gnvpro.train with default settings; nothing is tuned."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 class Looking:
-    """A listener that shows the model to the referee, the start included."""
+    """A listener that shows the model to the referee, including the start."""
 
     def __init__(self, model: nn.Module, referee: Referee) -> None:
         self.model, self.referee, self.work = model, referee, 0.0
 
     def begin(self, history: gnvpro.extend.History, budget: float) -> None:
-        """Nothing to see yet."""
+        """Do nothing."""
 
     def record(self, record: gnvpro.extend.Record) -> None:
-        """One more model."""
+        """Show one more model."""
         self.work = record.work
         if record.accepted:
             self.referee.look(lambda: self.model, record.work)
 
     def end(self, status: gnvpro.Status) -> None:
-        """Seen already."""
+        """Do nothing; the last model was shown already."""
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee, solver: str = SOLVER) -> None:
-    """Train until nothing more can be done or the time is up."""
+    """Train until the run ends or the time is up."""
     spec, model = problem.spec, problem.model
     looking = Looking(model, referee)
     referee.start()

@@ -21,7 +21,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Iterations until the time is up or nothing moves."""
+    """Iterate until the time is up or nothing changes."""
     referee.start()
     value = objective(problem)
     optimizer = optax.lbfgs(**settings)

@@ -19,5 +19,5 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """As said."""
+    """Train with the given tolerance and number of steps."""
     optimistix_lm.fit(problem, lx.Normal(lx.CG(atol=0.0, **settings)), 1e-12, referee)

@@ -17,7 +17,7 @@ from jax import Array
 
 
 def fit(problem: Problem, linear_solver: lx.AbstractLinearSolver, rtol: float, referee: Referee) -> None:
-    """Steps until the solver says so."""
+    """Step until the solver ends."""
     referee.start()
     solver = optx.LevenbergMarquardt(rtol=rtol, atol=rtol, linear_solver=linear_solver)
     compute = residuals(problem)

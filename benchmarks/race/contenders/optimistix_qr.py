@@ -12,10 +12,10 @@ from . import optimistix_lm
 
 
 def grid(spec: Spec) -> list[dict[str, Any]]:
-    """There is nothing to choose."""
+    """Return one setting; there is nothing to choose."""
     return [{}] if spec.loss == "least_squares" else []
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """As said."""
+    """Train with QR."""
     optimistix_lm.fit(problem, lx.QR(), 1e-12, referee)

@@ -1,4 +1,4 @@
-"""pytorch-minimize: its L-BFGS, BFGS, Newton-CG and trust-region methods, and its least_squares where that applies."""
+"""pytorch-minimize: its L-BFGS, BFGS, Newton-CG and trust-region methods, and its least_squares for regression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Until its tolerances are met; they are all but zero."""
+    """Train until its tolerances are met; they are almost zero."""
     options = dict(settings)
     method = options.pop("method")
     referee.start()

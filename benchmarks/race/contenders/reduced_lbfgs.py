@@ -1,7 +1,8 @@
 """Ten lines of plain PyTorch: torch.optim.LBFGS on the reduced loss, the head solved for in each evaluation.
 
-The gradient of the reduced loss is that of the loss at the solved head (the head's own gradient is zero there), so
-autograd sees the head as a constant. For cross-entropy the head is found by damped Newton steps from the last one.
+The gradient of the reduced loss is the gradient of the loss at the solved head (the head's own gradient is zero
+there), so autograd treats the head as a constant. For cross-entropy damped Newton steps from the last head find the
+next.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Iterations until the line search cannot move any more."""
+    """Iterate until the line search fails."""
     features, head = problem.model[:-1], problem.model[-1]
     (inputs, targets), work = problem.train, 0
     solve = newton if problem.classification else least_squares
@@ -55,13 +56,13 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
 
 
 def least_squares(Z: Tensor, targets: Tensor, penalty: float, W: Tensor) -> Tensor:
-    """argmin 1/(2n) |Z W' - C|^2 + penalty/2 |W|^2, by the normal equations and Cholesky's factor."""
+    """Minimise 1/(2n) |Z W' - C|^2 + penalty/2 |W|^2 by the normal equations and a Cholesky factor."""
     n, eye = len(Z), torch.eye(Z.shape[1], dtype=Z.dtype)
     return torch.cholesky_solve(Z.T @ targets / n, torch.linalg.cholesky(Z.T @ Z / n + penalty * eye)).T
 
 
 def newton(Z: Tensor, labels: Tensor, penalty: float, W: Tensor) -> Tensor:
-    """argmin of cross-entropy + penalty/2 |W|^2, by Newton steps that are halved until they go down."""
+    """Minimise cross-entropy + penalty/2 |W|^2 by Newton steps that are halved until the objective falls."""
     (n, f), k = Z.shape, len(W)
     C, eye = one_hot(labels, k).to(Z), torch.eye(k * f, dtype=Z.dtype)
 

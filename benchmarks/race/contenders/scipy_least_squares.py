@@ -26,7 +26,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Until its tolerances, the smallest it takes, are met."""
+    """Train until its tolerances, the smallest that it accepts, are met."""
     referee.start()
     functions = Functions(problem)
 

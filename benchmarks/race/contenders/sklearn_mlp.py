@@ -1,9 +1,9 @@
 """scikit-learn's MLPRegressor and MLPClassifier with solver="lbfgs".
 
-On the regression it trains the same network from the same first weights. It knows tanh layers only: on the other problems
-it trains a tanh network of its own, with its own first weights; its sizes are part of the search. Its penalty is its own
-(alpha, searched for). scipy's L-BFGS-B inside stops at a fixed relative decrease, so `fit` is called again (warm_start)
-until it does not move any more. It has no callback: the referee looks at every point it evaluates.
+On the regression it trains the same network from the same first weights. It supports tanh layers only: on the other
+problems it trains its own tanh network from its own first weights; the search includes its sizes and its own penalty
+alpha. scipy's L-BFGS-B inside stops at a fixed relative decrease, so `fit` is called again (warm_start) until
+nothing changes. It has no callback, so the referee evaluates every point that it evaluates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 
 def grid(spec: Spec) -> list[dict[str, Any]]:
-    """Penalties, and layers where the network is not one of its own."""
+    """Penalties; also layers if it cannot build the problem's network."""
     alphas = (0.0, 1e-6) if spec.loss == "least_squares" else (1e-4, 1e-1)
     layers = {
         "regression": [[16, 16]],
@@ -33,7 +33,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Fit again and again until nothing moves."""
+    """Fit again and again until nothing changes."""
     warnings.simplefilter("ignore", ConvergenceWarning)
     inputs, targets = (part.numpy() for part in problem.train)
     work = 0
@@ -74,7 +74,7 @@ def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
 
 
 def forward(estimator: Any) -> Outputs:
-    """Its network, up to the softmax."""
+    """Outputs of its network, before the softmax."""
     layers = [
         (torch.from_numpy(np.array(coef)), torch.from_numpy(np.array(bias)))
         for coef, bias in zip(estimator.coefs_, estimator.intercepts_, strict=True)

@@ -18,7 +18,7 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Iterations until the line search cannot move any more."""
+    """Iterate until the line search fails."""
     model, inputs, work = problem.model, problem.train[0], 0
     parts = dict(model.named_parameters())
     referee.start()

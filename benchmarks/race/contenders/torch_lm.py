@@ -1,4 +1,4 @@
-"""torch-levenberg-marquardt on the whole training set. It has no penalties: with 1e-10 that makes no difference here."""
+"""torch-levenberg-marquardt on the whole training set. It has no penalties: at 1e-10 they make no difference here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.race.referee import Referee
 
 
 def grid(spec: Spec) -> list[dict[str, Any]]:
-    """Kinds of damping, and how fast it falls. Cholesky is the fastest of its solvers, and a failure is a rejected step."""
+    """Kinds of damping, and how fast it falls. Cholesky is its fastest solver, and a failure is a rejected step."""
     if spec.loss != "least_squares":
         return []
     kinds = itertools.product(("standard", "fletcher"), (0.1, 0.3))
@@ -20,8 +20,8 @@ def grid(spec: Spec) -> list[dict[str, Any]]:
 
 
 def fit(problem: Problem, settings: dict[str, Any], referee: Referee) -> None:
-    """Steps until it says stop."""
-    logging.disable(logging.WARNING)  # a failed Cholesky factorisation is told, and handled, each time
+    """Step until it ends."""
+    logging.disable(logging.WARNING)  # it logs every failed Cholesky factorisation, although it handles them
     model, (inputs, targets) = problem.model, problem.train
     referee.start()
     damping = tlm.damping.StandardDampingStrategy(min_value=1e-16, **settings)
