@@ -27,6 +27,9 @@ RUNNABLE = (
     "coming/scikit_learn",
     "coming/matlab",
     "coming/deepxde",
+    "curves",
+    "coming/lmfit",
+    "coming/pyglotaran",
 )
 NOTEBOOKS = sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb"))
 
@@ -97,6 +100,7 @@ def test_every_page_is_in_the_navigation() -> None:
         ("gnvpro.networks", "networks", set()),
         ("gnvpro.data", "data", set()),
         ("gnvpro.pde", "pde", {"points"}),
+        ("gnvpro.curves", "curves", set()),
     ],
 )
 def test_every_public_name_is_in_the_api(module: str, page: str, elsewhere: set[str]) -> None:

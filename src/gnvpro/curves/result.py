@@ -208,9 +208,10 @@ class Fit:
             found.append(f"columns are nearly collinear: condition number {self.condition:.1e}")
         resolution = self._found.point.resolution
         if self.solved and resolution > 1e-8:
-            found.append(
-                f"the residuals are near rounding error; the sum of squares is right to about {resolution:.0e}"
+            known = (
+                f"the sum of squares is right to about {resolution:.0e}" if resolution < 0.1 else "errors mean little"
             )
+            found.append(f"the residuals are near rounding error; {known}")
         if self.dof == 0 and not self.noise_known:
             found.append("as many unknowns as values: the noise, and with it every error, is unknown")
         if self._held_at_zero:
