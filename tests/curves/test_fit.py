@@ -41,6 +41,20 @@ def test_one_curve_gives_vectors_and_several_give_matrices():
     assert np.allclose(several.coefficients[:, 1], 2 * one.coefficients, rtol=1e-6)
 
 
+def test_summary_and_figure_show_the_fit():
+    pytest.importorskip("matplotlib")
+    one = curves.fit(decays, X, ONE, start=START)
+    text = str(one.summary())
+    assert f"{one.parameters['k1']:.6g}" in text
+    assert "solved" in repr(one)
+    assert "<table>" in one._repr_html_()
+    many = curves.fit(decays, X, torch.stack([ONE] * 9, 1) + 0.01 * noise(80, 9), start=START)
+    for fit, drawn in ((one, 1), (many, 6)):
+        above, below = fit.plot().axes
+        assert len(above.lines) == 2 * drawn
+        assert len(below.lines) == drawn + 1
+
+
 def test_pandas_is_taken():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"x": X.numpy(), "y": ONE.numpy()})

@@ -3,11 +3,11 @@
 Two ways lead to the derivatives, both by automatic differentiation:
 
     the engine's   J v for one parameter after the other (`network.derivatives.autodiff`): right for any basis
-    by sample      where row i of the columns depends on x_i alone, one backward pass per column differentiates all rows,
-                   each with parameters of its own; five times as fast on a few hundred samples
+    by sample      if row i of the columns depends on x_i alone, one backward pass per column differentiates all rows,
+                   each with separate parameters; five times as fast on a few hundred samples
 
-A basis counts as one "by sample" if its derivatives are right in a random combination of the rows where the fit begins, and
-again where it ends: with u'J = grad u'z for a random u, the sum over rows cannot hide that rows depend on each other.
+A basis counts as one "by sample" if its derivatives are right in a random combination of the rows at the start of the fit
+and at its end: with u'J = grad u'z for a random u, the sum over rows cannot hide that rows depend on each other.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Basis:
         return self._by_sample(values) if self.by_sample else self.exact_jacobian(values)
 
     def exact_jacobian(self, values: Sequence[Tensor]) -> Tensor:
-        """The same for any basis: the engine's products, one for each parameter."""
+        """Derivative for any basis: the engine's products, one for each parameter."""
         names = self.names
         params = dict(zip(names, values, strict=True))
         linear = linearize_by_autodiff(
@@ -89,7 +89,7 @@ class Basis:
         return J
 
     def tried(self, values: Sequence[Tensor]) -> Basis:
-        """The same, with the fast derivatives if they are right here."""
+        """Return this basis with the fast derivatives if they are right here."""
         fast = Basis(self.columns, self.x, self.names, by_sample=True)
         try:
             return fast if fast.agrees(values) else self
@@ -97,7 +97,7 @@ class Basis:
             return self
 
     def agrees(self, values: Sequence[Tensor]) -> bool:
-        """Whether the fast derivatives are right: u'J against the gradient of u'z, for random u."""
+        """Check the fast derivatives: u'J against the gradient of u'z, for random u."""
         if not self.by_sample:
             return True
         J = self._by_sample(values)
@@ -116,7 +116,7 @@ class Basis:
         return True
 
     def on(self, x: Tensor) -> Basis:
-        """The same at other x."""
+        """Return the basis at other x."""
         return Basis(self.columns, x, self.names, self.by_sample)
 
 

@@ -1,4 +1,4 @@
-"""What `curves.fit` is given, checked: samples, curves, weights, missing values, start, bounds, ties."""
+"""Check the arguments of `curves.fit`: samples, curves, weights, missing values, start, bounds, ties."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Data:
     """Samples and curves."""
 
     x: Tensor  # (n,) or (n, d)
-    Y: Tensor  # (n, K), zero where the weight is
+    Y: Tensor  # (n, K), zero if the weight is zero
     weights: Tensor | None  # (n, 1) or (n, K)
     single: bool  # whether y was a vector
 
@@ -123,7 +123,7 @@ def check_parameters(
 
 
 def is_coefficient(name: str, columns: Any, start: Mapping[str, float]) -> bool:
-    """Whether a name stands for a coefficient, c0 of the first column and so on."""
+    """Return whether a name stands for a coefficient: c0 for the first column and so on."""
     return re.fullmatch(r"c\d+", name) is not None and name not in start and name not in parameter_names(columns)
 
 

@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What is asked of the coefficients: some have a value, all or none are free of sign."""
+    """Constraints on the coefficients: fixed values by column, and whether all must be nonnegative."""
 
     fixed: Mapping[int, float]
     nonnegative: bool = False
@@ -63,7 +63,7 @@ class Piece:
     residual: Tensor  # (B, n, r)
 
     def moved(self, dZ: Tensor) -> Tensor:
-        """How the weighted outputs move with the parameters, coefficients held, (B, n, r, p)."""
+        """Derivative of the weighted outputs in the parameters, coefficients held, (B, n, r, p)."""
         moved = (dZ.mT @ self.W[:, None]).mT
         return moved if self.block.root is None else self.block.root[..., None] * moved
 
@@ -76,7 +76,7 @@ class Piece:
 
 
 def blocks_of(Y: Tensor, weights: Tensor | None, apart: bool) -> list[Block]:
-    """Curves (n, K) by their weights (n, 1) or (n, K); rotated unless each curve is needed as it is (`apart`)."""
+    """Curves (n, K) by their weights (n, 1) or (n, K); rotated unless the curves must stay `apart`."""
 
     def block(root: Tensor | None, rows: Tensor, curves: Tensor | None = None) -> Block:
         return Block(root, rows[None], curves) if apart else Block(root, compressed(rows)[None])
@@ -143,7 +143,7 @@ def solve(Z: Tensor, block: Block, columns: tuple[int, ...], fixed: Mapping[int,
 
 
 def fixed_part(A: Tensor, fixed: Mapping[int, float]) -> Tensor:
-    """What columns with given coefficients contribute, (B, n, 1)."""
+    """Contribution of the columns with given coefficients, (B, n, 1)."""
     total = A.new_zeros(*A.shape[:2], 1)
     for j, value in fixed.items():
         total = total + value * A[..., j, None]

@@ -101,7 +101,7 @@ def _first(columns: Columns, data: Data, parameters: Parameters, theta: Mapping[
 
 
 def _in_units(objective: CurveObjective, point: CurvePoint) -> CurveObjective:
-    """The same with parameters in units that move the curves equally."""
+    """Return the objective with parameters in units that move the curves equally."""
     whole = point.whole_norms.tolist()
     size = objective.target_norm or 1.0
     parameters = objective.parameters
@@ -182,7 +182,7 @@ def _search(objective: CurveObjective, theta: Mapping[str, float], starts: int, 
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is fitted, beside the basis."""
+    """Data and constraints of a fit, without the basis."""
 
     data: Data
     asked: Coefficients
@@ -223,7 +223,7 @@ class _Problem:
         return Fit(objective, found, uncertainty, data, W, rss, dof, starts, self.noise is not None)
 
     def _counted(self) -> Tensor:
-        """Which values of y count."""
+        """Mask of the values of y that count."""
         w = self.data.weights
         return torch.ones_like(self.data.Y, dtype=torch.bool) if w is None else (w > 0).expand_as(self.data.Y)
 
@@ -233,7 +233,7 @@ class _Problem:
         return rows if self.data.weights is None else self.data.weights.sqrt() * rows
 
     def _pieces(self, Z: Tensor, weights: Tensor | None) -> list[Piece]:
-        """Every curve as it is, some at a time."""
+        """Eliminate every curve by itself, a few thousand at a time."""
         found = []
         for block in blocks_of(self.data.Y, weights, True):
             for columns in torch.arange(block.Y.shape[2]).split(CURVES_AT_A_TIME):

@@ -53,7 +53,7 @@ class CurveObjective:
         return math.sqrt(sum(float(block.Y.square().sum()) for block in self.blocks))
 
     def with_parameters(self, parameters: Parameters) -> CurveObjective:
-        """The same with other bounds, units or parameters held."""
+        """Return the objective with other bounds or units, or with parameters held."""
         return replace(self, parameters=parameters)
 
 
@@ -111,7 +111,7 @@ class CurvePoint:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def gradient(self) -> Tensor:
-        """Of Phi in x."""
+        """Gradient of Phi in x."""
         return -self.slope * (self.jacobian.T @ self.residual)
 
     def curvature(self) -> LinearOperator:
@@ -120,7 +120,7 @@ class CurvePoint:
         return symmetric((J.shape[1],), lambda v: J.T @ (J @ v))
 
     def free(self) -> None:
-        """Nothing is held that the model does not need."""
+        """Do nothing: the local model needs all that a point holds."""
 
     def model(self) -> RowModel:
         """The local model."""
@@ -140,7 +140,7 @@ class CurvePoint:
 
     @cached_property
     def offset(self) -> float:
-        """Relative offset from orthogonality; zero where the residual is rounding error."""
+        """Relative offset from orthogonality; zero if the residual is rounding error."""
         if self.pieces is None:
             return math.inf
         size = math.sqrt(self.rss)
@@ -155,5 +155,5 @@ class CurvePoint:
 
     @property
     def rounding(self) -> float:
-        """What Phi can be wrong by."""
+        """Rounding error of Phi."""
         return 4 * EPS * math.sqrt(self.rss) * self.objective.target_norm + 1e-300

@@ -44,7 +44,7 @@ class Bound:
         return Bound(low, high, distance or 1.0)
 
     def inner(self, theta: float) -> float:
-        """x of a theta; a theta on the bound is moved inside, where the map has a slope."""
+        """x of a theta; a theta on the bound is moved inside, because the map has no slope there."""
         if self.low is not None and self.high is not None:
             share = (theta - self.low) / (self.high - self.low)
             return math.asin(2 * min(max(share, INSIDE), 1 - INSIDE) - 1)
@@ -127,12 +127,12 @@ class Parameters:
         return torch.stack(rows)
 
     def holding(self, held: Mapping[str, float]) -> Parameters:
-        """The same with some of the free parameters held."""
+        """Return the parameters with some of the free ones held."""
         bounds = {name: bound for name, bound in self.bounds.items() if name not in held}
         return replace(self, bounds=bounds, fixed={**self.fixed, **held})
 
     def scaled(self, units: Mapping[str, float]) -> Parameters:
-        """The same with these units for the steps of parameters without bounds."""
+        """Return the parameters with these units for steps of those without bounds."""
         bounds = {
             name: replace(bound, unit=units[name]) if not bound.sides else bound for name, bound in self.bounds.items()
         }

@@ -2,8 +2,8 @@
 
     tau(t) = sign(t - t_best) sqrt((S(t) - S_best) / s^2),        S(t) = min over all others with this one held at t
 
-The interval is where |tau| stays below a quantile of Student's distribution (of the normal one where the noise is known). It
-needs no symmetry, and an end is infinite where S never rises enough.
+The interval holds all t with |tau| below a quantile of Student's distribution (of the normal one if the noise is known). It
+needs no symmetry, and an end is infinite if S never rises enough.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _end(beyond: Callable[[float], float], best: float, step: float, limit: floa
     for _ in range(DOUBLINGS):
         outside = max(best + step, limit) if step < 0 else min(best + step, limit)
         excess = beyond(outside)
-        if not excess < 0:  # also where it is not a number
+        if not excess < 0:  # also if it is not a number
             return (
                 float(brentq(beyond, inside, outside, xtol=RELATIVE * abs(step))) if math.isfinite(excess) else outside
             )

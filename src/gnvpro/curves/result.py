@@ -1,4 +1,4 @@
-"""What `curves.fit` returns: parameters, coefficients, their errors, and what can be asked of them."""
+"""The result of `curves.fit`: parameters, coefficients, their errors, predictions, intervals, a summary and a figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
@@ -35,7 +34,7 @@ ILL = 1e5  # condition number above which a note names it
 
 @dataclass(frozen=True)
 class Starts:
-    """How many starts were searched from, and where they ended."""
+    """Number of starts, and how many of them ended in the best."""
 
     count: int
     in_best: int  # that ended in the best sum of squares
@@ -63,7 +62,7 @@ class Fit:
 
     @property
     def solved(self) -> bool:
-        """Whether this is a minimum: the gradient is zero, the curvature positive, nothing collinear."""
+        """True if this is a minimum: the gradient is zero, the curvature positive, nothing collinear."""
         return self._found.solved
 
     @property
@@ -89,7 +88,7 @@ class Fit:
 
     @cached_property
     def coefficient_errors(self) -> Array:
-        """Their standard errors; zero where a coefficient is fixed or held at zero."""
+        """Their standard errors; zero if a coefficient is fixed or held at zero."""
         return self._like_y(self._uncertainty.coefficient_errors())
 
     @cached_property
@@ -139,7 +138,7 @@ class Fit:
             level: the probability that the interval covers the true value.
 
         Returns:
-            Both ends; an end is infinite, or the bound, where the data set no limit.
+            Both ends; an end is infinite, or the bound, if the data set no limit.
         """
         check_number("level", level, 0.0, strict=True)
         if not level < 1:
@@ -194,7 +193,7 @@ class Fit:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What one should know about this fit."""
+        """Sentences about this fit that a user should read."""
         found = list(self._found.verdict.reasons)
         found += [
             f"{name} is on its {side} bound; the other standard errors hold for {name} fixed there"
@@ -249,33 +248,25 @@ class Fit:
 
     def plot(self) -> Figure:
         """The first curves over their values with 95% bands, and the residuals below."""
-        x = self._data.x if self._data.x.ndim == 1 else torch.arange(len(self._data.x), dtype=torch.float64)
-        order = torch.argsort(x)
-        shown = min(self._data.Y.shape[1], CURVES_DRAWN)
+        single = self._data.x.ndim == 1
+        x = self._data.x.numpy() if single else np.arange(len(self._data.x))
+        y, order = self._data.Y.numpy(), np.argsort(x)
+        w = self._data.weights
+        seen = np.ones(y.shape, dtype=bool) if w is None else np.broadcast_to(w.numpy() > 0, y.shape)
+        few = y.shape[1] <= CURVES_DRAWN
+        curves, std = self.predict(self._data.x, return_std=True) if few else (self.predict(self._data.x), 0.0)
+        curves, std = np.reshape(curves, y.shape), np.broadcast_to(np.reshape(std, y.shape if few else (1, 1)), y.shape)
         figure = new_figure(6.4, 4.8)
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-        curves = np.reshape(self.predict(self._data.x), (len(x), -1))
-        band = (
-            np.reshape(self.predict(self._data.x, return_std=True)[1], (len(x), -1))
-            if self._W.shape[1] <= CURVES_DRAWN
-            else None
-        )
-        seen = (
-            np.ones_like(curves, dtype=bool)
-            if self._data.weights is None
-            else np.broadcast_to(self._data.weights.numpy() > 0, curves.shape)
-        )
-        for k in range(shown):
-            own = seen[:, k]
-            above.plot(x[own], self._data.Y[own, k], ".", color=GREY, markersize=3)
-            above.plot(x[order], curves[order, k], color=BLUE, linewidth=1.2)
-            if band is not None:
-                low, high = curves[:, k] - 1.96 * band[:, k], curves[:, k] + 1.96 * band[:, k]
-                above.fill_between(x[order], low[order], high[order], color=BLUE, alpha=0.2, linewidth=0)
-            below.plot(x[own], self._data.Y[own, k] - curves[own, k], ".", color=VERMILION, markersize=3)
+        for k in range(min(y.shape[1], CURVES_DRAWN)):
+            own, value, band = seen[:, k], curves[order, k], 1.96 * std[order, k]
+            above.plot(x[own], y[own, k], ".", color=GREY, markersize=3)
+            above.plot(x[order], value, color=BLUE, linewidth=1.2)
+            above.fill_between(x[order], value - band, value + band, color=BLUE, alpha=0.2, linewidth=0)
+            below.plot(x[own], y[own, k] - curves[own, k], ".", color=VERMILION, markersize=3)
         below.axhline(0, color=GREY, linewidth=0.8)
         above.set_ylabel("y")
-        below.set(ylabel="residual", xlabel="x" if self._data.x.ndim == 1 else "sample")
+        below.set(ylabel="residual", xlabel="x" if single else "sample")
         return figure
 
     def _like_y(self, A: Tensor) -> Array:

@@ -1,8 +1,8 @@
 """Huber's loss by reweighting: least squares with weights v that make outliers count less.
 
-    rho(r) = r^2 / 2 where |r| <= delta, else delta |r| - delta^2 / 2          v = min(1, delta / |r|)
+    rho(r) = r^2 / 2 if |r| <= delta, else delta |r| - delta^2 / 2          v = min(1, delta / |r|)
 
-Each least-squares fit lowers the sum of rho, and where the weights repeat themselves its gradient is zero. delta is 1.345 times
+Each least-squares fit lowers the sum of rho, and once the weights repeat themselves, its gradient is zero. delta is 1.345 times
 the noise, estimated from the median of |r| (95% efficiency for Gaussian noise). Variances are Huber's (1981):
 
     s^2 = (sum psi^2 / (N - P)) / (mean psi')^2,          psi = v r,  psi' = [|r| <= delta]

@@ -1,10 +1,10 @@
-"""From a start to a minimum: the library's trust region on the rows of a curve fit.
+"""Search from a start to a minimum: the library's trust region on the rows of a curve fit.
 
     trust region     damped Gauss-Newton steps, undamped near the end            until the offset is 1e-10 or falls slowly
-    Newton           H from differences of the exact gradient, a few steps       where large residuals make Gauss-Newton slow
+    Newton           H from differences of the exact gradient, a few steps       if large residuals make Gauss-Newton slow
     bounds           a parameter that is pushed onto a bound is held there, and the others are searched again
 
-Where the search does not end in a minimum, it is tried again from starts around the first (`rescued`).
+If the search does not end in a minimum, it is repeated from starts around the first (`rescued`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NearlyUndamped(NielsenRule):
     least: float = 1e-15  # damping left, relative to the model's scale
 
     def propose(self, model: RowModel, bound: Damping | None) -> tuple[Step, Damping]:  # type: ignore[override]
-        """The step for the damping, or for hardly any."""
+        """Return the step for the damping, or for almost none."""
         if bound is not None and bound.growth == 2.0 and model.offset <= NEAR:
             bound = Damping(min(bound.damping, self.least * model.scale), bound.growth)
         return super().propose(model, bound)
@@ -54,7 +54,7 @@ class NearlyUndamped(NielsenRule):
 
 @dataclass(frozen=True)
 class Found:
-    """Where a search ended."""
+    """The end of a search."""
 
     point: CurvePoint
     status: Status
@@ -65,7 +65,7 @@ class Found:
 
     @property
     def solved(self) -> bool:
-        """Whether this is a minimum, as far as checks can tell."""
+        """True if this is a minimum, as far as checks can tell."""
         return self.verdict.solved
 
 
@@ -152,7 +152,7 @@ def rescued(objective: CurveObjective, start: Mapping[str, float], seed: int, fi
 
 
 def rank(found: Found, start: Mapping[str, float], around: float) -> tuple[bool, float, bool]:
-    """What makes one search better than another; sums of squares count as equal if `same` says so."""
+    """Order searches from worse to better; sums of squares of one minimum count as equal."""
     rss = found.point.rss
     theta = dict(zip(found.point.objective.parameters.free, found.point.theta.tolist(), strict=True))
     order = sorted(theta, key=lambda name: theta[name]) == sorted(theta, key=lambda name: start[name])
@@ -160,7 +160,7 @@ def rank(found: Found, start: Mapping[str, float], around: float) -> tuple[bool,
 
 
 def same(a: float, b: float) -> bool:
-    """Whether two sums of squares are of one minimum."""
+    """Return whether two sums of squares belong to one minimum."""
     return abs(a - b) <= 1e-6 * max(a, b) + 1e-300
 
 
@@ -177,7 +177,7 @@ def draws(
     seed: int,
     spreads: tuple[tuple[float, float], ...] = ((0.0, 0.5),),
 ) -> list[dict[str, float]]:
-    """Starts drawn within bounds, or around a start: a factor common to all parameters times one of each, in decades."""
+    """Starts drawn within bounds, or around a start: a common factor times an individual one, in decades."""
     draw, bounds = np.random.default_rng(seed), objective.parameters.bounds
     made = []
     for i in range(count):
@@ -195,7 +195,7 @@ def draws(
 
 
 def drawn(bound: Bound, start: float, factor: float, share: float) -> float:
-    """One parameter: its share of the range between two bounds, or so many times as far from its one bound or zero."""
+    """One parameter: its share of the range between two bounds, or a multiple of its distance from its one bound or zero."""
     low, high = bound.low, bound.high
     if low is not None and high is not None:
         wide = low > 0 and high > 100 * low

@@ -38,7 +38,7 @@ class Curve:
 class Uncertainty:
     """Variances at a solution."""
 
-    pieces: Sequence[Piece]  # curves as they are, not rotated
+    pieces: Sequence[Piece]  # curves themselves, not rotated
     dZ: Tensor  # (n, m, p), in the free parameters
     root: Tensor  # (p, p), root root' = (R_J' R_J)^-1
     variance: float
@@ -67,7 +67,7 @@ class Uncertainty:
         return W
 
     def coefficient_errors(self) -> Tensor:
-        """Their standard errors, (m, curves); zero where a coefficient is fixed or held at zero."""
+        """Their standard errors, (m, curves); zero if a coefficient is fixed or held at zero."""
         errors = self.coefficients().zero_()
         for (piece, curves), (inverse, moves) in zip(self._placed(), self._solved, strict=True):
             follows = torch.einsum("bfmp,bmr->bfrp", moves, piece.W) @ self.root
@@ -98,7 +98,7 @@ class Uncertainty:
         return [found[k] for k in sorted(found)]
 
     def covariance(self, all_in_free: Tensor) -> Tensor:
-        """Of all parameters, given their derivative in the free ones, and all coefficients, curve by curve."""
+        """Covariance of all parameters, given their derivative in the free ones, and of all coefficients, curve by curve."""
         m = self.pieces[0].W.shape[1]
         T = [all_in_free]
         own = self.root.new_zeros(len(all_in_free) + m * self.n_curves, len(all_in_free) + m * self.n_curves)

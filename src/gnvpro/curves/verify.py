@@ -1,4 +1,4 @@
-"""What it takes to claim a solution: checks that do not trust the search.
+"""Verify a claimed solution: checks that do not trust the search.
 
     stationary      the relative offset is small, or as small as rounding of the residual lets it be
     a minimum       the Hessian of the reduced objective, by differences of the exact gradient, is positive definite
@@ -27,14 +27,14 @@ CURVED = 1e-6  # least curvature of a minimum, relative to Gauss-Newton's
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a point is a solution, and in sentences why not."""
+    """The reasons, as sentences, why a point is no solution; none if it is one."""
 
     reasons: tuple[str, ...]
     condition: float  # of columns and Jacobian, each column of length one
 
     @property
     def solved(self) -> bool:
-        """Whether nothing speaks against it."""
+        """True if there is no reason against it."""
         return not self.reasons
 
 
