@@ -1,16 +1,17 @@
-"""Several processes, each with its part of the samples: what they say to each other, by `torch.distributed`.
+"""Several processes, each with a part of the samples: their communication by `torch.distributed`.
 
-    total      the sum of what each has, in float64, the same bits for everybody
-    triangle   the factor of rows that lie one above the other, by a tree: pairs stack their factors and factor again
-    gather     what each has, in the order of their ranks
-    rows       rows of which each has some, one above the other
-    together   what one of them cannot do stops all of them, with a sentence that names the rank
+    total      the sum over all processes, in float64, with the same bits everywhere
+    triangle   the factor of stacked rows, by a tree: pairs of processes stack their factors and factorise again
+    gather     the values of all processes, in the order of their ranks
+    rows       the stacked rows of all processes
+    together   an error in one process stops all of them, with a sentence that names the rank
 
-Every decision of a run follows from numbers made by these, so all processes take the same one. What differs between machines
-(clocks, free memory, what a file holds) is the first process's, or the least of all.
+Every decision of a run is based on numbers from these functions, so all processes decide alike. Values that differ
+between machines (clocks, free memory, the content of a file) come from the first process, or are the minimum over
+all.
 
-A process that fails leaves a note in the group's store before its connections close. The others meet an error in whatever they
-were saying to each other, look for the note, and call the roll: who left none and does not answer is the one that is gone.
+A process that fails leaves a note in the group's store before its connections close. The others get an error from
+their next message, look for the note, and take a roll call: a process that left no note and does not answer is gone.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-ROLL_CALL = 5.0  # seconds that the others have to answer after a failure; shorter where the group's own timeout is
+ROLL_CALL = 5.0  # seconds for the others to answer after a failure; less if the group's own timeout is shorter
 MAX_NOTE = 2000  # characters
 
 
 class ProcessError(RuntimeError):
-    """Another process of the group failed, or holds other numbers; the message names its rank."""
+    """Another process of the group failed or holds different numbers; the message names its rank."""
 
 
 class Processes:
-    """The processes of a group, or this one alone where there is no group."""
+    """The processes of a group, or this one alone without a group."""
 
     _begun: ClassVar[Counter[str]] = (
         Counter()
-    )  # how often each group was used: notes of an earlier run are none of this one's
+    )  # how often each group was used: distinguishes notes of this run from earlier ones
 
     def __init__(self, group: Any = None) -> None:
         self.rank, self.size = 0, 1
-        self.alone = group is None  # whether there is no group
+        self.alone = group is None  # True without a group
         if self.alone:
             return
         if not isinstance(group, dist.ProcessGroup):
@@ -55,8 +56,8 @@ class Processes:
                 "process_group must be a group of torch.distributed, such as torch.distributed.group.WORLD after "
                 f"torch.distributed.init_process_group(...), got {group!r}"
             )
-        # Borrowed: a group that somebody holds beyond `destroy_process_group` is there until the interpreter ends, and gloo's
-        # threads abort it then.
+        # A weak reference: a group that is still referenced after `destroy_process_group` lives until the interpreter
+        # exits, and gloo's threads then abort it.
         self._borrowed = weakref.ref(group)
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         Processes._begun[group.group_name] += 1
@@ -64,12 +65,12 @@ class Processes:
 
     @staticmethod
     def of(group: Any) -> Processes:
-        """Those of a group, or themselves."""
+        """Return the processes of a group; a `Processes` object is returned unchanged."""
         return group if isinstance(group, Processes) else Processes(group)
 
     @property
     def group(self) -> Any:
-        """The group, which belongs to `torch.distributed`."""
+        """The group, which `torch.distributed` owns."""
         group = self._borrowed()
         if group is None:
             raise ProcessError(
@@ -79,17 +80,17 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes files and talks to the user."""
+        """True in the process that writes files and reports to the user."""
         return self.rank == 0
 
     # -- sums
 
     def total(self, part: Tensor) -> Tensor:
-        """The sum of every process's part."""
+        """Return the sum of all processes' parts."""
         return self._reduced(part, dist.ReduceOp.SUM)
 
     def largest(self, value: float) -> float:
-        """The largest of every process's value."""
+        """Return the largest of all processes' values."""
         if self.alone:
             return value
         return float(self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.MAX))
@@ -104,11 +105,11 @@ class Processes:
         return whole.to(part.device, part.dtype)
 
     def all(self, statement: bool) -> bool:
-        """Whether it is true for every process."""
+        """Return True if the statement is true in every process."""
         return self.largest(0.0 if statement else 1.0) == 0.0
 
     def triangle(self, R: Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """R and Q' B of all rows, from those of each process's rows."""
+        """Return R and Q' B of all rows, from those of each process's rows."""
         if self.alone:
             return R, projected
         f = R.shape[1]
@@ -129,7 +130,7 @@ class Processes:
         return both[:, :f], both[:, f:]
 
     def rows(self, part: Tensor, counts: list[int]) -> Tensor:
-        """The rows of all processes one above the other, so many from each."""
+        """Stack the rows of all processes, `counts` from each."""
         if self.alone:
             return part
         padded = part.new_zeros((max(counts), *part.shape[1:]), device=self._device or part.device)
@@ -141,7 +142,7 @@ class Processes:
     # -- messages
 
     def gather(self, values: list[float]) -> Tensor:
-        """A row of numbers from each process."""
+        """Return one row of numbers per process."""
         own = torch.tensor(values, dtype=torch.float64, device=self._device)
         if self.alone:
             return own[None]
@@ -150,7 +151,7 @@ class Processes:
         return torch.stack(rows).cpu()
 
     def gather_objects(self, value: T) -> list[T]:
-        """What each process has."""
+        """Return every process's value."""
         if self.alone:
             return [value]
         values: list[Any] = [None] * self.size
@@ -158,7 +159,7 @@ class Processes:
         return values
 
     def from_rank(self, rank: int, value: T) -> T:
-        """What one of them has."""
+        """Return the value of one process."""
         if self.alone:
             return value
         box = [value if self.rank == rank else None]
@@ -166,7 +167,7 @@ class Processes:
         return box[0]  # type: ignore[return-value]
 
     def spread(self, tensors: list[Tensor]) -> None:
-        """Write the first process's tensors into everybody's."""
+        """Overwrite the tensors of all processes with those of the first."""
         if self.alone:
             return
         with torch.no_grad():
@@ -178,21 +179,21 @@ class Processes:
 
     @cached_property
     def _device(self) -> torch.device | None:
-        """Where tensors must be to be sent; None: where they are."""
+        """Device from which tensors can be sent; None: any."""
         if self.alone or dist.get_backend(self.group) != "nccl":
             return None
         return torch.device("cuda", torch.cuda.current_device())
 
     @cached_property
     def here(self) -> int:
-        """How many of them run on this machine."""
+        """Number of processes on this machine."""
         return self.gather_objects(socket.gethostname()).count(socket.gethostname())
 
     # -- agreeing
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What raises for one raises for all; nothing may be said to the others inside."""
+        """Raise in all processes if one raises in this block; the block must not communicate."""
         error: Exception | None = None
         try:
             yield
@@ -211,7 +212,7 @@ class Processes:
                 raise kind(f"rank {rank} of the process group cannot go on: {note[1]}")
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes; its error is everybody's."""
+        """Return what the first process makes; its error is raised everywhere."""
         made: list[T | None] = [None]
         with self.together():
             if self.is_first:
@@ -221,7 +222,7 @@ class Processes:
     def check_same(
         self, what: dict[str, str], advice: str = "with the same model everywhere, only with other samples"
     ) -> None:
-        """An error for all of them where one differs from the first in what each of these names stands for."""
+        """Raise everywhere if one process differs from the first in one of these named values."""
         everyone = self.gather_objects(what)
         first = everyone[0]
         for rank, other in enumerate(everyone):
@@ -233,7 +234,7 @@ class Processes:
                     )
 
     def check_sums(self, checksums: list[float]) -> None:
-        """An error that names whoever holds another number than most."""
+        """Raise an error that names the processes whose numbers differ from the majority."""
         usual = Counter(checksums).most_common(1)[0][0]
         wrong = [str(rank) for rank, value in enumerate(checksums) if value != usual]
         if wrong:
@@ -248,12 +249,12 @@ class Processes:
     def _say(self, collective: Callable[[], Any]) -> None:
         try:
             collective()
-        except RuntimeError as error:  # also DistBackendError; gloo raises plain ones
+        except RuntimeError as error:  # includes DistBackendError; gloo raises a plain RuntimeError
             raise ProcessError(self._who_failed(error)) from error
 
     @contextmanager
     def noting_failures(self) -> Iterator[None]:
-        """Whatever is raised in here leaves a note for the others."""
+        """Leave a note for the others if this block raises."""
         try:
             yield
         except BaseException as error:
@@ -266,7 +267,7 @@ class Processes:
         return own() if own else dist.distributed_c10d._get_default_store()
 
     def _leave(self, kind: str, text: str) -> None:
-        """A note for the others; where the store is gone, nobody is left to read it."""
+        """Leave a note for the others; if the store is gone, no process is left to read it."""
         try:
             self._store().set(f"{self._prefix}/{kind}/{self.rank}", text)
         except Exception:
@@ -278,7 +279,7 @@ class Processes:
         return store.get(key).decode() if store.check([key]) else None
 
     def _who_failed(self, error: Exception) -> str:
-        """A sentence that names the rank."""
+        """Return a sentence that names the rank."""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         self._leave("here", "")
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -299,7 +300,7 @@ class Processes:
 
 
 def stacked(above: Tensor, below: Tensor, f: int) -> Tensor:
-    """[R, Q' B] of two such blocks, one above the other."""
+    """Stack two blocks [R, Q' B]."""
     rows = torch.cat([above, below])
     Q, R = torch.linalg.qr(rows[:, :f])
     return torch.cat([R, Q.T @ rows[:, f:]], 1)

@@ -1,4 +1,4 @@
-"""Which eliminator a loss and the size of the head ask for."""
+"""The default eliminator for a loss and a size of the head."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gnvpro.head.newton import DENSE_HEAD, Newton
 from gnvpro.head.newton_cg import NewtonCG
 from gnvpro.problem.losses import Loss
 
-MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # of the inner problem, which has no minimum to converge to
+MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # the inner problem then has no minimum to converge to
 
 
 def default_eliminator(
     loss: Loss, entries: int, dtype: torch.dtype = torch.float64, same_samples: bool = True
 ) -> Eliminator:
-    """The closed solution for least squares; Newton's method for other losses, without its Hessian for large heads.
+    """Return the closed solution for least squares, else Newton's method, without its Hessian for large heads.
 
-    Features are computed in `dtype`, whose rounding errors are no directions to fit along. Few steps are tried where every
-    pass has other samples.
+    Features are computed in `dtype`, whose rounding errors must not be fitted. If the samples change in every pass,
+    only a few steps are tried.
     """
     if LeastSquares().why_not(loss) is None:
         return LeastSquares(torch.finfo(dtype).eps)

@@ -1,8 +1,8 @@
-"""Eliminating the head: what a solution of the inner problem holds, and who finds it.
+"""Eliminating the head: the result of the inner problem, and the protocol of its solvers.
 
     W(theta) = argmin_W  misfit(Z W') + head_penalty/2 |W|_F^2,        Z = features(theta), a column of ones for the bias
 
-The inner problem is convex and small. It is always solved in float64, whatever the network computes in.
+The inner problem is convex and small. It is always solved in float64, whatever the network's dtype.
 
 Legend: W(theta) -> HeadFit.W, inverse of the Hessian in W -> HeadFit.inverse_hessian, alpha_2 -> head_penalty.
 """
@@ -29,7 +29,7 @@ from gnvpro.state import State
 
 @dataclass(frozen=True)
 class WarmStart(State):
-    """Where an elimination may begin: a head and, for Newton's method, a Cholesky factor of a Hessian near it."""
+    """Start of an elimination: a head and, for Newton's method, a Cholesky factor of a nearby Hessian."""
 
     W: Tensor
     factor: Tensor | None = None
@@ -44,70 +44,70 @@ class HeadFit:
     status: Status
     iterations: int
     inverse: Once[tuple[LinearOperator, Tensor | None]]  # and the Cholesky factor in vec(W) behind it, if any
-    inverse_is_exact: bool = True  # False if it inverts only the Hessian's part on a Krylov space
-    inverse_acts_on_rows: bool = False  # True if it multiplies from the right, so that it takes any number of rows
-    stale_factor: Tensor | None = None  # of a Hessian at a point near by
-    misfit: Callable[[Tensor], float] | None = None  # of a head, where it is known without a pass over the samples
+    inverse_is_exact: bool = True  # False if it inverts the Hessian on a Krylov space only
+    inverse_acts_on_rows: bool = False  # True if it multiplies from the right, so that it accepts any number of rows
+    stale_factor: Tensor | None = None  # factor of the Hessian at a nearby point
+    misfit: Callable[[Tensor], float] | None = None  # misfit of a head, if available without a pass over the samples
 
     @property
     def inverse_hessian(self) -> LinearOperator:
-        """Maps (n_targets, n_features) to the same; built at the first use, since rejected trials never need it."""
+        """Map from (n_targets, n_features) to the same shape; built at first use, because rejected trials never need it."""
         return self.inverse()[0]
 
     @property
     def hessian_factor(self) -> Tensor | None:
-        """The Cholesky factor behind the inverse, in vec(W), where it has one."""
+        """The Cholesky factor behind the inverse, in vec(W), if there is one."""
         return self.inverse()[1]
 
     def rounded(self, Z: Tensor, dtype: torch.dtype, stored: torch.dtype) -> HeadFit | None:
         """Return the head as a network of this dtype computes with it; None if it overflows in the dtype it is stored in."""
         W = self.W.to(dtype).to(torch.float64)
-        largest = float(torch.linalg.vector_norm(W, math.inf))  # a third of the time of `isfinite`, then `all`
+        largest = float(torch.linalg.vector_norm(W, math.inf))  # takes a third of the time of `isfinite`, then `all`
         if not largest <= torch.finfo(stored).max:
             return None
         return self if dtype == torch.float64 else self.with_head(Z, W)
 
     def with_head(self, Z: Tensor, W: Tensor) -> HeadFit:
-        """The same with another head on these features."""
+        """Return the same fit with another head on these features."""
         return replace(self, W=W, outputs=matmul_small(Z, W.T), misfit=None)
 
     @property
     def warm_start(self) -> WarmStart:
-        """Where the elimination at a nearby theta should begin."""
+        """Return the start for an elimination at a nearby theta."""
         return WarmStart(self.W, self.inverse()[1] if self.inverse.made else self.stale_factor)
 
 
 class Eliminator(Protocol):
-    """Solves the inner problem; a frozen dataclass, whose repr a checkpoint compares."""
+    """Solves the inner problem; a frozen dataclass whose repr a checkpoint compares."""
 
     @property
     def supports_exact_steps(self) -> bool:
-        """Whether exact steps can use its inverse Hessian: it is exact, and cheap enough to apply to many columns."""
+        """True if exact steps can use its inverse Hessian: it is exact, and cheap to apply to many columns."""
 
     @property
     def inverse_acts_on_rows(self) -> bool:
-        """Whether the inverse Hessian multiplies from the right; exact steps for least squares need that."""
+        """True if the inverse Hessian multiplies from the right; exact steps for least squares need that."""
 
     def why_not(self, loss: Loss) -> str | None:
-        """Why it cannot eliminate the head under this loss; None where it can."""
+        """Return why it cannot eliminate the head under this loss; None if it can."""
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
-        """The head that minimises misfit plus penalty for these features; `start` may save work, never change the answer."""
+        """Return the head that minimises misfit plus penalty for these features; `start` affects the cost, not the result."""
 
 
 class ForAnyLoss:
-    """An eliminator for any convex loss. Exact steps cannot use its inverse Hessian unless a subclass says otherwise."""
+    """An eliminator for any convex loss. Exact steps cannot use its inverse Hessian unless a subclass overrides this."""
 
     supports_exact_steps: ClassVar[bool] = False
     inverse_acts_on_rows: ClassVar[bool] = False
 
     def why_not(self, loss: Loss) -> str | None:
-        """Nothing."""
+        """Return None: every convex loss is supported."""
         return None
 
 
 def append_bias_column(features: Tensor, bias: bool) -> Tensor:
-    """The features in float64, with a last column of ones where the head has a bias."""
+    """Return the features in float64, with a last column of ones if the head has a bias."""
 
     def append(features: Tensor) -> Tensor:
         Z = by_columns(features.to(torch.float64))

@@ -2,9 +2,10 @@
 
     H[(k, i), (l, j)]  =  sum_n  h_kl(n) z_i(n) z_j(n)  +  a2 [k = l, i = j]        h(n) the misfit's Hessian in row n
 
-Both h and z z' are symmetric: what is summed is a product of one row for each pair k <= l with one for each pair i <= j,
-a quarter of the entries of H, over the samples. For one output that is no product of matrices, and Z' diag(h) Z takes a half
-to a third of the time. So does Z' diag(h_kl) Z for all k and l where samples and outputs are few: calls cost more than sums.
+Both h and z z' are symmetric, so the sum is a matrix product over the samples: one row for each pair k <= l times
+one for each pair i <= j, a quarter of the entries of H. For one output this is no matrix product, and Z' diag(h) Z
+takes a half to a third of the time. So does Z' diag(h_kl) Z for all k and l if samples and outputs are few, because
+calls cost more than sums.
 
 Legend: K -> n_targets, f -> n_features (with the column of ones), a2 -> head_penalty.
 """
@@ -22,13 +23,13 @@ from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, pair_index, unique_products
 from gnvpro.problem.misfit import Misfit
 
-FEW_ENTRIES = 200_000  # K^2 f n, up to which h_kl z_i is made for all pairs of outputs
+FEW_ENTRIES = 200_000  # largest K^2 f n for which h_kl z_i is computed for all pairs of outputs
 
 
 def assemble_hessian(
     Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor, products: Tensor | None = None
 ) -> Tensor:
-    """The Hessian in vec(W); the products of the features with each other are made, unless they are held."""
+    """Return the Hessian in vec(W); `products` of the features with each other are computed if not given."""
     K, f = outputs.shape[1], Z.shape[1]
     if K == 1 or has_few_entries(Z, misfit, K):
         H = misfit.over.sum(sum_squares, Z, misfit.pieces, outputs)
@@ -39,27 +40,27 @@ def assemble_hessian(
 
 
 def has_few_entries(Z: Tensor, misfit: Misfit, n_targets: int) -> bool:
-    """Whether h_kl z_i is made for all pairs; of the samples of all processes, which must add up the same."""
+    """True if h_kl z_i is computed for all pairs; uses the samples of all processes, which must sum alike."""
     rows = misfit.over.count(Z.shape[0])
     return isinstance(Z, Tensor) and n_targets**2 * Z.shape[1] * rows <= FEW_ENTRIES
 
 
 def held_products(Z: Tensor) -> Tensor | None:
-    """z_i z_j for i <= j, (rows, pairs), where they are few enough to be held from one Hessian to the next."""
+    """Return z_i z_j for i <= j, (rows, pairs), if they are few enough to be reused by the next Hessian."""
     f = Z.shape[1]
     few = isinstance(Z, Tensor) and Z.shape[0] * f * (f + 1) // 2 <= MAX_PRODUCT_ENTRIES
     return unique_products(Z.T).T if few else None
 
 
 def sum_squares(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:
-    """The sum of h_kl z_i z_j over the rows."""
+    """Sum h_kl z_i z_j over the rows."""
     size = outputs.shape[1] * Z.shape[1]
     blocks = (hessian_of_rows(misfit, outputs)[:, :, None] * Z.T) @ Z
     return blocks.transpose(1, 2).reshape(size, size)
 
 
 def hessian_of_rows(misfit: Misfit, outputs: Tensor) -> Tensor:
-    """h_kl, (n_targets, n_targets, rows)."""
+    """Return h_kl, (n_targets, n_targets, rows)."""
     factors = misfit.hessian_factors(outputs)
     if factors is None:
         return torch.stack(columns_of_rows(misfit, outputs))
@@ -70,14 +71,14 @@ def hessian_of_rows(misfit: Misfit, outputs: Tensor) -> Tensor:
 
 
 def columns_of_rows(misfit: Misfit, outputs: Tensor) -> list[Tensor]:
-    """The columns h_k of the misfit's Hessian, each (n_targets, rows)."""
+    """Yield the columns h_k of the misfit's Hessian, each (n_targets, rows)."""
     apply, K = misfit.hessian(outputs), outputs.shape[1]
     units = torch.eye(K, dtype=outputs.dtype, device=outputs.device)
     return [apply(unit.expand_as(outputs)).T for unit in units]
 
 
 def sum_products(Z: Tensor, misfit: Misfit, outputs: Tensor, products: Tensor | None) -> Tensor:
-    """The sum of h_kl z_i z_j over the rows, k <= l and i <= j."""
+    """Sum h_kl z_i z_j over the rows, for k <= l and i <= j."""
     K, f = outputs.shape[1], Z.shape[1]
     if products is not None:
         (curved,) = pairs_of_outputs(misfit, outputs, max(1, len(Z)))
@@ -90,7 +91,7 @@ def sum_products(Z: Tensor, misfit: Misfit, outputs: Tensor, products: Tensor | 
 
 
 def approximate_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor) -> Tensor:
-    """The Hessian from every k-th row (k <= 4) when there are many: accurate enough to precondition with."""
+    """Return the Hessian from every k-th row (k <= 4) if there are many: accurate enough for preconditioning."""
     stride = min(4, outputs.shape[0] // (20 * Z.shape[1]))
     if stride > 1:
 
@@ -104,7 +105,7 @@ def approximate_hessian(Z: Tensor, misfit: Misfit, head_penalty: float, outputs:
 
 
 def pairs_of_outputs(misfit: Misfit, outputs: Tensor, chunk: int) -> Iterator[Tensor]:
-    """h_kl, (pairs, rows), so many rows at a time."""
+    """Yield h_kl, (pairs, rows), `chunk` rows at a time."""
     K = outputs.shape[1]
     factors = misfit.hessian_factors(outputs)
     if factors is None:

@@ -1,20 +1,22 @@
-"""Eliminating the head for least squares: directly, by one factorisation.
+"""Eliminating the head for least squares directly, by one factorisation.
 
     sqrt(w) Z = Q R,   R = U S V'            (w = 1/n; thin, so Q is (rows, k), V is (n_features, k))
     W         = (Q' sqrt(w) C)' U S (S^2 + a2)^-1 V'
     D inv     = D V (S^2 + a2)^-1 V' + D (I - V V') / a2
 
-The last term exists only where there are fewer rows than features. With a2 = 0 the solution of minimum norm is taken:
-singular values that are rounding error count as zero, and so do their inverses.
+The last term exists only if there are fewer rows than features. With a2 = 0 the solution has minimum norm: singular
+values that are rounding error count as zero, and so do their inverses.
 
-W alone comes from Cholesky's factor of Z'wZ + a2 I, at a third of the time, where a2 makes that safe: what rounding leaves of
-the gradient in W is epsilon |Z|^2 |W|, as for the singular values. Derivatives, which need inv, always come from those.
+W alone comes from the Cholesky factor of Z'wZ + a2 I, in a third of the time, if a2 makes this safe: rounding then
+leaves epsilon |Z|^2 |W| of the gradient in W, the same as with singular values. Derivatives need inv, which always
+comes from the singular values.
 
-Samples that are not held give all of this in one pass: with [sqrt(w) Z, sqrt(w) C] = Q [R r; 0 rho] the misfit is
+Samples that are not held in memory give all of this in one pass: with [sqrt(w) Z, sqrt(w) C] = Q [R r; 0 rho] the
+misfit is
 
     misfit(W) = 1/2 |r - R W'|^2 + 1/2 |rho|^2
 
-Where entries of a row differ in weight, each output has a factorisation of its own, and inv acts on each row of D by that.
+If entries of a row differ in weight, each output has its own factorisation, and inv uses it for that row of D.
 
 Legend: paper's U and V are swapped here (its features are columns), Sigma -> s, alpha_2 -> head_penalty (a2).
 """
@@ -47,7 +49,7 @@ class LeastSquares:
     """The exact solution of the inner problem for losses whose Hessian is the identity, such as `HalfSquaredError`.
 
     Args:
-        resolution: relative rounding error of the features; without a penalty, singular values below it count as zero.
+        resolution: relative rounding error of the features; without a penalty, smaller singular values count as zero.
             Default: the rounding unit of float64.
     """
 
@@ -56,13 +58,13 @@ class LeastSquares:
     inverse_acts_on_rows: ClassVar[bool] = True
 
     def why_not(self, loss: Loss) -> str | None:
-        """Only squared errors have a closed solution."""
+        """Return a reason unless the loss is the squared error, the only one with a closed solution."""
         if loss.is_least_squares:
             return None
         return f"it solves least squares only, and the loss is {loss.name}; use gnvpro.heads.Newton()"
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
-        """The head that minimises the penalised squared error; needs no start."""
+        """Return the head that minimises the penalised squared error; `start` is not needed."""
         if misfit.by_entry:
             return self._fit_by_output(Z, misfit, head_penalty)
         if isinstance(Z, Rows):
@@ -82,7 +84,7 @@ class LeastSquares:
         return _fit(Z, W, decomposition)
 
     def _fit_by_output(self, Z: Tensor, misfit: Misfit, head_penalty: float) -> HeadFit:
-        """Entries that differ in weight: a factorisation for every output."""
+        """Fit every output with its own factorisation, for entries that differ in weight."""
         made = []
         for k in range(misfit.targets.shape[1]):
             root = rowwise(lambda w, k=k: w[:, k, None], misfit.sqrt_weights, columns=1)
@@ -101,12 +103,12 @@ class LeastSquares:
         return HeadFit(W, matmul_small(Z, W.T), Status.CONVERGED, 1, Once(inverse))
 
     def _fit_in_one_pass(self, Z: Tensor, misfit: Misfit, head_penalty: float) -> HeadFit:
-        """From samples that are not held."""
+        """Fit samples that are not held in memory."""
         f, K = Z.shape[1], misfit.targets.shape[1]
         both = rowwise(lambda w, z, c: w * beside(z, c), misfit.sqrt_weights, Z, misfit.targets, columns=f + K)
         factor = misfit.over.factor(both)
         R, r, rho = factor[:f, :f], factor[:f, f:], factor[f:, f:]
-        if not torch.isfinite(factor).all():  # nor is any head
+        if not torch.isfinite(factor).all():  # then no head is finite either
             W = factor.new_full((K, f), torch.nan)
             return HeadFit(
                 W, matmul_small(Z, W.T), Status.NOT_FINITE, 1, Once(lambda: (symmetric((K, f), torch.clone), None))
@@ -120,7 +122,7 @@ class LeastSquares:
 
 
 def rows_of(misfit: Misfit, Z: Tensor) -> Callable[[], float]:
-    """How many there are, also elsewhere."""
+    """Number of rows over all processes."""
     return lambda: float(misfit.over.total(torch.tensor(float(Z.shape[0]), dtype=torch.float64)))
 
 
@@ -137,16 +139,16 @@ def _fit(Z: Tensor, W: Tensor, decomposition: _Decomposition) -> HeadFit:
 
 @dataclass(frozen=True)
 class _Decomposition:
-    """U S V' of the triangular factor of weighted features, made when something is asked of it."""
+    """U S V' of the triangular factor of weighted features, computed at first use."""
 
     triangle: Callable[[], tuple[Tensor, Tensor]]  # R and Q' sqrt(w) C
-    rows: Callable[[], float]  # of all features
+    rows: Callable[[], float]  # of the features in all processes
     head_penalty: float
     resolution: float
 
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """U' Q' sqrt(w) C, s, V' and s^2 + a2."""
+        """Return U' Q' sqrt(w) C, s, V' and s^2 + a2."""
         R, projected = self.triangle()
         U, s, Vt = torch.linalg.svd(R, full_matrices=False)
         denominator = s.square() + self.head_penalty
@@ -155,18 +157,18 @@ class _Decomposition:
         return U.T @ projected, s, Vt, denominator
 
     def head(self) -> Tensor:
-        """W."""
+        """Return W."""
         projected, s, Vt, denominator = self.parts
         return projected.T * (s / denominator) @ Vt
 
     def cholesky(self) -> Tensor:
-        """The lower triangular factor of the Hessian for one row of W."""
+        """Return the lower triangular factor of the Hessian for one row of W."""
         R, _ = self.triangle()
         ridge = self.head_penalty**0.5 * torch.eye(R.shape[1], dtype=R.dtype, device=R.device)
         return torch.linalg.qr(torch.cat([R, ridge]), mode="r").R.T
 
     def inverse(self, shape: torch.Size) -> LinearOperator:
-        """The inverse Hessian of the inner problem, for W of this shape."""
+        """Return the inverse Hessian of the inner problem, for W of this shape."""
         _, _, Vt, denominator = self.parts
         spectrum = 1.0 / denominator
         outside = 1.0 / self.head_penalty if self.head_penalty > 0 and Vt.shape[0] < Vt.shape[1] else 0.0

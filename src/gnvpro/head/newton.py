@@ -1,15 +1,19 @@
-"""Eliminating the head for any convex loss, by the trust-region Newton method that also moves theta.
+"""Eliminating the head for any convex loss, by the same trust-region Newton method that moves theta.
 
     gradient   (misfit gradient)' Z + a2 W
     Hessian    D -> (H (Z D'))' Z + a2 D                      H the Hessian of the misfit in the outputs
 
-`NewtonKrylov` is the paper's: a Krylov space for each step, and the pseudo-inverse of the last one as the inverse
-Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'. A small head takes Newton's own steps. Its
-factor serves for the next step too while the gradient falls to a fifth or less, and the factor of the last accepted point for
-the first one (nine tables of three to nine classes: four fifths of the seconds of a fit). Whole steps come first: for a convex
-objective a gradient that falls is proof enough, so nothing else is computed. Where it does not fall, the trust region takes
-over. A larger head keeps its factor: in the coordinates y = L' vec(W) the Hessian near by is almost the identity, so Krylov
-spaces of a few dimensions suffice; the factor of the last accepted point comes with the warm start. The inverse is exact.
+`NewtonKrylov` is the paper's method: a Krylov space for each step, and the pseudo-inverse of the last one as the
+inverse Hessian. `Newton`, the default, assembles the Hessian and factorises it, H = L L'.
+
+A small head takes plain Newton steps. Its factor is reused for the next step while the gradient falls to a fifth or
+less, and the factor of the last accepted point for the first step (nine tables of three to nine classes: four fifths
+of the time of a fit). Whole steps are tried first: for a convex objective a falling gradient is sufficient evidence,
+so no value is computed. If the gradient does not fall, the trust region takes over.
+
+A larger head keeps its factor. In the coordinates y = L' vec(W) a nearby Hessian is almost the identity, so Krylov
+spaces of a few dimensions suffice; the warm start provides the factor of the last accepted point. The inverse is
+exact.
 
 Legend: a2 -> head_penalty, W_prev -> start.W, r_max -> max_rank, eps_rel and eps_abs -> rtol and atol.
 """
@@ -38,13 +42,13 @@ from gnvpro.minimize.trust_region import TrustRegion, minimize
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
-KEEP_BELOW = 0.2  # times the gradient before a step, up to which its factor is good for one more
-FALLEN = 0.8  # times the gradient before a whole step, up to which it is taken
-DENSE_HEAD = 1500  # entries up to which the inner Hessian is assembled
+KEEP_BELOW = 0.2  # reuse a factor if its step reduced the gradient to this fraction
+FALLEN = 0.8  # accept a whole step if it reduced the gradient to this fraction
+DENSE_HEAD = 1500  # largest number of entries for which the inner Hessian is assembled
 
 
 class Slope(NamedTuple):
-    """The gradient of the inner objective at one head, whose value nobody asked for."""
+    """The gradient of the inner objective at one head, without the value."""
 
     W: Tensor
     outputs: Tensor
@@ -54,7 +58,7 @@ class Slope(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadPoint:
-    """The inner objective at one head, in the coordinates y = factor' vec(W) (or vec(W) where there is no factor)."""
+    """The inner objective at one head, in the coordinates y = factor' vec(W) (or vec(W) without a factor)."""
 
     objective: HeadObjective
     x: Tensor
@@ -65,23 +69,23 @@ class HeadPoint:
 
     @property
     def gradient_norm(self) -> float:
-        """Its Frobenius norm, which the tolerances bound."""
+        """Frobenius norm of the gradient, which the tolerances bound."""
         return float(torch.linalg.vector_norm(self.gradient_W))
 
     @property
     def slope(self) -> Slope:
-        """Its gradient alone."""
+        """Return its gradient alone."""
         return Slope(self.W, self.outputs, self.gradient_W, self.gradient_norm)
 
     def free(self) -> None:
-        """No-op: holds nothing large."""
+        """Do nothing: the point holds nothing large."""
 
     def gradient(self) -> Tensor:
-        """The gradient in the coordinates of x."""
+        """Return the gradient in the coordinates of x."""
         return self.objective.pull_back(self.gradient_W)
 
     def curvature(self) -> LinearOperator:
-        """The Hessian in the coordinates of x."""
+        """Return the Hessian in the coordinates of x."""
         inner = self.objective
         hessian_W = inner.hessian(self.outputs)
         return symmetric(tuple(self.x.shape), lambda d_x: inner.pull_back(hessian_W(inner.to_W(d_x))))
@@ -89,7 +93,7 @@ class HeadPoint:
 
 @dataclass(frozen=True)
 class HeadObjective:
-    """misfit(Z W') + head_penalty/2 |W|^2 as a function of W alone."""
+    """The function W -> misfit(Z W') + head_penalty/2 |W|^2."""
 
     Z: Tensor
     misfit: Misfit
@@ -104,32 +108,32 @@ class HeadObjective:
 
     @property
     def entries(self) -> int:
-        """Of W."""
+        """Number of entries of W."""
         return self.shape[0] * self.shape[1]
 
     def to_W(self, x: Tensor) -> Tensor:
-        """W from its coordinates: L^-T y."""
+        """Return W from its coordinates: L^-T y."""
         if self.factor is not None:
             x = torch.linalg.solve_triangular(self.factor.T, x[:, None], upper=True)[:, 0]
         return x.reshape(self.shape)
 
     def from_W(self, W: Tensor) -> Tensor:
-        """The coordinates of W: L' vec(W)."""
+        """Return the coordinates of W: L' vec(W)."""
         return W.reshape(-1) if self.factor is None else self.factor.T @ W.reshape(-1)
 
     def pull_back(self, gradient_W: Tensor) -> Tensor:
-        """A gradient in W as one in the coordinates: L^-1 vec(gradient)."""
+        """Convert a gradient in W to the coordinates: L^-1 vec(gradient)."""
         if self.factor is None:
             return gradient_W.reshape(-1)
         return torch.linalg.solve_triangular(self.factor, gradient_W.reshape(-1, 1), upper=False)[:, 0]
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        """The Hessian in W as a map of dW."""
+        """Return the Hessian in W as a map of dW."""
         apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
         return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.head_penalty * dW
 
     def hessian_matrix(self, outputs: Tensor) -> Tensor:
-        """The Hessian in vec(W)."""
+        """Return the Hessian in vec(W) as a matrix."""
         return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs, self._products)
 
     @cached_property
@@ -138,10 +142,10 @@ class HeadObjective:
         return None if K == 1 or has_few_entries(self.Z, self.misfit, K) else held_products(self.Z)
 
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
-        """Evaluate; needs no help from a point near by."""
+        """Evaluate the objective; `near` is not needed."""
         W = self.to_W(x)
         outputs = matmul_small(self.Z, W.T)
-        # in one pass over samples that are not held, and one message between processes
+        # one pass over samples that are not held in memory, and one message between processes
         value, gradient = self.misfit.over.sums(_value_and_gradient, self.Z, self.misfit.pieces, outputs)
         penalty = self.head_penalty
         return HeadPoint(self, x, W, outputs, float(value) + ridge(penalty, W), gradient + penalty * W)
@@ -151,20 +155,20 @@ class HeadObjective:
         return self.at(self.from_W(W), None)
 
     def slope_at(self, W: Tensor) -> Slope:
-        """The gradient at a head, without the value."""
+        """Return the gradient at a head, without the value."""
         outputs = matmul_small(self.Z, W.T)
         gradient = torch.add(self.misfit.over.inner(self.misfit.gradient(outputs), self.Z), W, alpha=self.head_penalty)
         return Slope(W, outputs, gradient, float(torch.linalg.vector_norm(gradient)))
 
     def seen_from(self, point: HeadPoint) -> HeadPoint:
-        """A point of the same objective in other coordinates, in these."""
+        """Convert a point in other coordinates to these."""
         return replace(point, objective=self, x=self.from_W(point.W))
 
     def first(self, start: WarmStart | None) -> tuple[HeadPoint, WarmStart | None, float]:
-        """Where to begin: the warm start, unless W = 0 is better; and the norm of the gradient at W = 0.
+        """Return the better of the warm start and W = 0, and the gradient norm at W = 0.
 
-        Where classes are nearly separable W is large. At a theta farther off its outputs may then be large and wrong,
-        the loss flat around them, and Newton's method slow to come back; from zero it never is.
+        If classes are nearly separable, W is large. At a distant theta its outputs may be large and wrong, the loss
+        flat around them, and Newton's method slow to recover; from zero it is never slow.
         """
         zero = self.at_W(self.Z.new_zeros(self.shape))
         if start is None:
@@ -174,7 +178,7 @@ class HeadObjective:
 
 
 def _value_and_gradient(Z: Tensor, misfit: Misfit, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows' share of the misfit, and of its derivative in W."""
+    """Return the local rows' part of the misfit and of its derivative in W."""
     return misfit.mean_loss(outputs), misfit.gradient(outputs).T @ Z
 
 
@@ -195,14 +199,14 @@ class NewtonKrylov(ForAnyLoss):
     iterations: int = 400
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
-        """The head that minimises the penalised misfit."""
+        """Return the head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
         first, _, zero = objective.first(start)
         last: list[Arnoldi] = []
 
         def build_model(point: HeadPoint) -> KrylovModel:
             model = krylov_model(point, self.max_rank, self.krylov_rtol)
-            last[:] = [model.factors]  # the inverse handed out is of the last point that a model was built at
+            last[:] = [model.factors]  # the returned inverse belongs to the last point with a model
             return model
 
         tolerance = gradient_tolerance(first.gradient_norm, zero, self.atol, self.rtol)
@@ -226,7 +230,7 @@ class NewtonKrylov(ForAnyLoss):
 
 @dataclass(frozen=True)
 class Newton(ForAnyLoss):
-    """Newton's method preconditioned by a Cholesky factor of a Hessian near by; the inverse Hessian is exact.
+    """Newton's method, preconditioned by a Cholesky factor of a nearby Hessian; the inverse Hessian is exact.
 
     >>> from gnvpro.problem.losses import Logistic
     >>> Z = torch.tensor([[1.0], [1.0], [1.0], [1.0]], dtype=torch.float64)  # a bias alone
@@ -239,21 +243,21 @@ class Newton(ForAnyLoss):
     atol: float = 1e-10
     rtol: float = 1e-10
     iterations: int = 400
-    refactor_after: int = 3  # trials; a factor that has not brought convergence by then is too old
+    refactor_after: int = 3  # trials after which a factor that has not led to convergence is renewed
     small_head: int = (
-        200  # entries; its Hessian is assembled at every step (of 105: two thirds of the seconds of a fit)
+        200  # largest head whose Hessian is assembled at every step (105 entries: two thirds of the time of a fit)
     )
     supports_exact_steps: ClassVar[bool] = True
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
-        """The head that minimises the penalised misfit."""
+        """Return the head that minimises the penalised misfit."""
         plain, point = HeadObjective(Z, misfit, head_penalty), None
         if start is None or start.factor is None:
             point, start, zero = plain.first(start)
             slope = point.slope
-        else:  # of the last accepted point: what it led to is near
+        else:  # use the factor of the last accepted point, whose result is near
             slope, zero = plain.slope_at(start.W), math.inf
-            if self.rtol * slope.norm > self.atol:  # else the tolerance does not depend on it
+            if self.rtol * slope.norm > self.atol:  # otherwise the tolerance does not depend on it
                 zero = plain.slope_at(torch.zeros_like(start.W)).norm
         tolerance = gradient_tolerance(slope.norm, zero, self.atol, self.rtol)
         small, factor = plain.entries <= self.small_head, start.factor if start else None
@@ -277,7 +281,7 @@ class Newton(ForAnyLoss):
     def _search(
         self, plain: HeadObjective, point: HeadPoint, factor: Tensor | None, tolerance: float, iterations: int
     ) -> tuple[HeadPoint, Status, int, Tensor | None]:
-        """The trust region from a point; the last factor too."""
+        """Run the trust region from a point; return the last factor too."""
 
         def converged(point: HeadPoint) -> bool:
             return point.gradient_norm <= tolerance
@@ -296,7 +300,7 @@ class Newton(ForAnyLoss):
         converged: Callable[[HeadPoint], bool],
         iterations: int,
     ) -> tuple[HeadPoint, Status, int, Tensor | None]:
-        """Krylov steps in the coordinates of a factor, which is renewed after a few."""
+        """Take Krylov steps in the coordinates of a factor, which is renewed after a few."""
         status, done = Status.ITERATIONS_SPENT, 0
         while done < iterations and status is Status.ITERATIONS_SPENT:
             if factor is None or done:
@@ -305,7 +309,7 @@ class Newton(ForAnyLoss):
             objective = replace(plain, factor=factor)
             begin = objective.seen_from(point)
             region = TrustRegion(objective, lambda p: krylov_model(p, 30, 0.1), begin)
-            # Until a step is accepted there is nothing a new factor could do better: the radius must shrink first.
+            # Until a step is accepted a new factor cannot help: the radius must shrink first.
             while done < iterations and status is Status.ITERATIONS_SPENT and region.point is begin:
                 budget = min(self.refactor_after, iterations - done)
                 point, status, used = minimize(region, converged, budget)
@@ -316,9 +320,9 @@ class Newton(ForAnyLoss):
 def whole_steps(
     objective: HeadObjective, at: Slope, factor: Tensor | None, tolerance: float, iterations: int, renew: bool
 ) -> tuple[Slope, Tensor | None, int]:
-    """Newton's steps while the gradient falls fast: where they lead, the last factor, and how many were tried.
+    """Take Newton steps while the gradient falls fast; return the last point, the last factor and the number of trials.
 
-    Without `renew` they end with the factor that was given.
+    Without `renew` the steps end when the given factor is no longer good.
     """
     done, fresh = 0, False
     while done < iterations and tolerance < at.norm < math.inf and (renew or factor is not None):
@@ -338,13 +342,13 @@ def whole_steps(
 
 @dataclass
 class NewtonDirections:
-    """Newton's steps; a factor is kept as long as its steps bring the gradient down fast."""
+    """Newton steps that reuse a factor while its steps reduce the gradient fast."""
 
-    factor: Tensor | None  # of the Hessian at a point near by
-    before: float = math.inf  # norm of the gradient where the last step began
+    factor: Tensor | None  # factor of a nearby Hessian
+    before: float = math.inf  # norm of the gradient before the last step
 
     def __call__(self, point: HeadPoint) -> LineModel:
-        """The step from a point that the last one led to."""
+        """Return the step from the point that the last step reached."""
         norm = point.gradient_norm
         if self.factor is None or norm > KEEP_BELOW * self.before:
             self.factor, _ = damped_cholesky(point.objective.hessian_matrix(point.outputs))
@@ -353,5 +357,7 @@ class NewtonDirections:
 
 
 def gradient_tolerance(first: float, zero: float, atol: float, rtol: float) -> float:
-    """Absolute, or relative to the gradient at the start or at W = 0: a bad start must not loosen the answer."""
+    """Return the tolerance: absolute, or relative to the gradient at the start or at W = 0, so that a bad start does
+    not loosen it.
+    """
     return max(atol, rtol * min(first, zero))

@@ -6,20 +6,23 @@ The preconditioner is diagonal in a basis of features and one of outputs:
 
     Z' diag(w) Z = U s U',     sum_n h(n) = Q t Q',       (Q' H U)_kj  ~  c_kj  =  sum_n (q_k' h(n) q_k) (u_j' z(n))^2 + a2
 
-c is the exact diagonal of H there. U is found once; conjugate gradients work in its coordinates, Z U and D U. Q and c are of
-each W. One factor for all outputs would take outputs that are rare for outputs that are not (two to three times the
-products); a factor for each needs no fewer products than this, and 1000 x 4096 features have no room for them.
+c is the exact diagonal of H in these bases. U is computed once; conjugate gradients use its coordinates, Z U and D
+U. Q and c belong to each W. One factor for all outputs would treat rare outputs like frequent ones (two to three
+times the products). A factor for each output needs no fewer products, and 1000 x 4096 features leave no memory for
+them.
 
-From W = 0 Newton's steps go far beyond the minimum, where the loss is flat, and come back slowly. So the penalty falls, from
-the mean of c at W = 0 to a2 by tenths, and each problem but the last is solved roughly, from the answer of the one before.
+From W = 0 Newton's steps overshoot the minimum to a region with a flat loss, and return slowly. So the penalty falls
+in steps of ten, from the mean of c at W = 0 to a2, and each problem but the last is solved roughly, from the
+solution of the previous one.
 
-Directions need few digits, so where the head is large conjugate gradients work in single precision, and so does Newton's method
-until its gradient has fallen to `COARSE`. Then gradients, values and the residuals of the inverse are in double precision,
-and decide when it is over. Where the processor multiplies bfloat16, which takes half the time again, conjugate gradients do
-that, a digit or so at a time, with residuals in single precision between (`refined`). The inverse Hessian of the
-derivatives is the same conjugate gradients, to a tolerance of their own.
+Directions need few digits. For large heads conjugate gradients therefore use single precision, and so does Newton's
+method until its gradient has fallen to `COARSE`. Afterwards gradients, values and the residuals of the inverse are
+in double precision, and decide when to stop. If the processor multiplies bfloat16, which halves the time again,
+conjugate gradients use it, one or two digits at a time, with residuals in single precision in between (`refined`).
+The inverse Hessian of the derivatives uses the same conjugate gradients with a separate tolerance.
 
-Legend: h(n) -> Hessian of the misfit in row n of the outputs, a2 -> head_penalty, D -> step in W, w -> weights, U -> basis.
+Legend: h(n) -> Hessian of the misfit in row n of the outputs, a2 -> head_penalty, D -> step in W, w -> weights, U ->
+basis.
 """
 
 from __future__ import annotations
@@ -41,25 +44,25 @@ from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.status import Status
 from gnvpro.problem.misfit import Misfit
 
-SINGLE_PRECISION_ENTRIES = 50_000  # of the head, from which on directions are found in single precision
+SINGLE_PRECISION_ENTRIES = 50_000  # smallest head whose directions are computed in single precision
 LEAST_SINGLE = 1e-4  # relative residual that single precision reaches with a digit to spare
 LEAST_HALF = 0.05  # the same for bfloat16
-COARSE = 1e-4  # gradient, relative to the one at W = 0, down to which single precision is enough for everything
-SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, where outputs are large
-LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a better one would only be cut short
+COARSE = 1e-4  # gradient, relative to that at W = 0, down to which single precision suffices for everything
+SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, for large outputs
+LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a more accurate step would be cut anyway
 HALVINGS = 40
-FALL = 10.0  # of the penalty, from each problem on the way from W = 0 to the next
-MOST_PENALTIES = 6  # on that way: it must end where there is no penalty
-ENOUGH = 0.3  # gradient of the problems on that way, relative to where each begins
+FALL = 10.0  # factor by which the penalty falls from one problem to the next, starting at W = 0
+MOST_PENALTIES = 6  # limit for these problems: the sequence must end even without a penalty
+ENOUGH = 0.3  # gradient at which these problems end, relative to their start
 
 
 @dataclass(frozen=True)
 class NewtonCG(ForAnyLoss):
-    """Newton's method by conjugate gradients, for heads of many entries: nothing of the size of the Hessian is made.
+    """Newton's method by conjugate gradients for large heads; stores nothing of the size of the Hessian.
 
     Args:
         atol, rtol: gradient at which it ends, absolute and relative to the gradient at W = 0.
-        iterations: Newton steps at most.
+        iterations: maximum number of Newton steps.
         inverse_rtol: relative residual of systems with the Hessian, for derivatives.
 
     >>> NewtonCG(rtol=1e-6).atol
@@ -72,7 +75,7 @@ class NewtonCG(ForAnyLoss):
     inverse_rtol: float = 1e-6
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
-        """The head that minimises the penalised misfit."""
+        """Return the head that minimises the penalised misfit."""
         objective = HeadObjective(Z, misfit, head_penalty)
         point, near, zero = objective.first(start and unshifted(objective, start))
         tolerance, done = max(self.atol, self.rtol * zero), 0
@@ -81,7 +84,7 @@ class NewtonCG(ForAnyLoss):
         systems = Systems.of(objective)
         rough = COARSE * zero if systems.single else tolerance
 
-        def first(at: HeadPoint) -> float:  # near by, Newton's first step already has digits
+        def first(at: HeadPoint) -> float:  # from nearby, Newton's first step already gains digits
             return min(LOOSEST, math.sqrt(at.gradient_norm / zero)) if near else LOOSEST
 
         if point.gradient_norm > 10 * rough:
@@ -111,7 +114,7 @@ class NewtonCG(ForAnyLoss):
 def descend(
     point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], rtol: float, tolerance: float, most: int
 ) -> tuple[HeadPoint, Status, int]:
-    """Newton's method from a point; `direction` gives its steps to a relative residual, `rtol` is of the first."""
+    """Run Newton's method from a point; `direction` computes steps to a relative residual, `rtol` is for the first."""
     for done in range(most):
         norm = point.gradient_norm
         if norm <= tolerance:
@@ -119,20 +122,20 @@ def descend(
         trial = _further(point, direction(point, max(rtol, 0.3 * tolerance / norm)))
         if trial is None:
             return point, Status.STEP_TOO_SMALL, done + 1
-        # as many digits as the last step gained; none, above, that the tolerance does not ask for
+        # demand as many digits as the last step gained, but not more than the tolerance needs
         point, rtol = trial, LOOSEST * min(1.0, trial.gradient_norm / norm)
     return point, Status.CONVERGED if point.gradient_norm <= tolerance else Status.ITERATIONS_SPENT, most
 
 
 def unshifted(objective: HeadObjective, start: WarmStart) -> WarmStart:
-    """The start without what all outputs share, where the loss does not see that: only the penalty would, and slowly."""
+    """Remove from the start what all outputs share, if the loss ignores it: only the penalty would remove it, slowly."""
     centred = start.W - start.W.mean(0)
     better = objective.at_W(centred).value <= objective.at_W(start.W).value
     return replace(start, W=centred) if better else start
 
 
 def _further(point: HeadPoint, step: Tensor) -> HeadPoint | None:
-    """The point along the step that lowers the objective enough, or to rounding; None where there is none."""
+    """Return a point along the step that lowers the objective enough, or to rounding; None if there is none."""
     slope, length = float((point.gradient_W * step).sum()), 1.0
     noise = point.objective.epsilon * abs(point.value)
     for _ in range(HALVINGS):
@@ -145,16 +148,16 @@ def _further(point: HeadPoint, step: Tensor) -> HeadPoint | None:
 
 @dataclass(frozen=True)
 class Systems:
-    """Systems with the Hessian of the inner problem."""
+    """Linear systems with the Hessian of the inner problem."""
 
     objective: HeadObjective
-    turned: HeadObjective  # of Z U
+    turned: HeadObjective  # the objective of Z U
     basis: Tensor  # U
-    half: Tensor | None  # Z U in bfloat16, where products with it are fast
+    half: Tensor | None  # Z U in bfloat16, if products with it are fast
 
     @staticmethod
     def of(objective: HeadObjective) -> Systems:
-        """In single precision where that pays."""
+        """Return the systems of an objective, in single precision if that is faster."""
         misfit, single = objective.misfit, objective.entries >= SINGLE_PRECISION_ENTRIES
         dtype = torch.float32 if single else torch.float64
         Z, targets, weights = (
@@ -164,35 +167,35 @@ class Systems:
         U = torch.linalg.eigh(gram)[1] if torch.isfinite(gram).all() else torch.eye(len(gram), dtype=dtype)
         misfit, epsilon = replace(misfit, targets=targets, weights=weights), objective.epsilon
         turned = HeadObjective(matmul_small(Z, U), misfit, objective.head_penalty)
-        fast = single and misfit.over.processes.all(multiplies_bfloat16())  # what one cannot, none does
+        fast = single and misfit.over.processes.all(multiplies_bfloat16())  # used only if all processes support it
         half = rowwise(lambda A: A.to(torch.bfloat16), turned.Z) if fast else None
         return Systems(objective, replace(turned, epsilon=SINGLE_EPSILON if single else epsilon), U, half)
 
     @property
     def single(self) -> bool:
-        """Whether directions are found in single precision."""
+        """True if directions are computed in single precision."""
         return self.basis.dtype == torch.float32
 
     def into(self, W: Tensor) -> Tensor:
-        """Heads and gradients in the coordinates of the basis."""
+        """Convert heads and gradients to the coordinates of the basis."""
         return W.to(self.basis.dtype) @ self.basis
 
     def out_of(self, turned: Tensor) -> Tensor:
-        """And back."""
+        """Convert back from the coordinates of the basis."""
         return (turned @ self.basis.T).to(torch.float64)
 
     def with_penalty(self, head_penalty: float) -> Systems:
-        """The same with another penalty, in the coordinates of the basis."""
+        """Return the same systems with another penalty, in the coordinates of the basis."""
         return replace(self, turned=replace(self.turned, head_penalty=head_penalty))
 
     def penalties(self) -> list[float]:
-        """Penalties that fall from the mean curvature at W = 0 to the problem's own."""
+        """Yield penalties that fall from the mean curvature at W = 0 to the problem's own."""
         zero = self.turned.at_W(self.basis.new_zeros(self.turned.shape))
         curvature, last = float(self._diagonal(zero.outputs)[1].mean()), self.turned.head_penalty
         return [p for i in range(MOST_PENALTIES) if (p := curvature / FALL**i) > math.sqrt(FALL) * last] + [last]
 
     def _diagonal(self, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Q, and the diagonal of the misfit's Hessian in the bases."""
+        """Return Q, and the diagonal of the misfit's Hessian in the bases."""
         turned, over = self.turned, self.turned.misfit.over
         outputs = rowwise(lambda X: X.to(self.basis.dtype), outputs)
         Q = _basis_of_outputs(turned.misfit, outputs)
@@ -200,22 +203,22 @@ class Systems:
         return Q, c.clamp(min=0)
 
     def preconditioner(self, outputs: Tensor) -> Map:
-        """The inverse of the Hessian's diagonal in the bases, in the turned coordinates."""
+        """Return the inverse of the Hessian's diagonal in the bases, in the turned coordinates."""
         Q, c = self._diagonal(outputs)
         c = c + self.turned.head_penalty
-        c = c.clamp(min=float(c.max()) * torch.finfo(c.dtype).eps or 1.0)  # nothing to divide by without a penalty
+        c = c.clamp(min=float(c.max()) * torch.finfo(c.dtype).eps or 1.0)  # avoids division by zero without a penalty
         return lambda R: R / c if Q is None else Q @ ((Q.T @ R) / c)
 
     def turned_direction(self, point: HeadPoint, rtol: float) -> Tensor:
-        """Newton's step at a point of the turned problem, to a relative residual."""
+        """Return Newton's step at a point of the turned problem, to a relative residual."""
         return self._turned(point.outputs, -point.gradient_W, self.preconditioner(point.outputs), rtol)
 
     def direction(self, point: HeadPoint, rtol: float) -> Tensor:
-        """Newton's step, to a relative residual as far as single precision goes."""
+        """Return Newton's step, to a relative residual within reach of single precision."""
         return self._solve(point.outputs, -point.gradient_W, self.preconditioner(point.outputs), rtol)
 
     def solve(self, outputs: Tensor, right: Tensor, precondition: Map, rtol: float) -> Tensor:
-        """D with |H D - right| <= rtol |right|, the residual in double precision."""
+        """Return D with |H D - right| <= rtol |right|, with the residual in double precision."""
 
         def turned(R: Tensor) -> Tensor:
             return self.out_of(precondition(self.into(R)))
@@ -241,7 +244,7 @@ class Systems:
         return refined(apply, correct, right, precondition, rtol)
 
     def _rough_products(self, outputs: Tensor, half: Tensor) -> Map:
-        """The Hessian by products in bfloat16; what is added up over samples elsewhere is not rounded to that."""
+        """Return the Hessian by products in bfloat16; sums over samples of other processes keep full precision."""
         misfit, penalty = self.turned.misfit, self.turned.head_penalty
         apply = misfit.hessian(outputs)
 
@@ -258,20 +261,20 @@ class Systems:
 def refined(
     apply: Map, correct: Callable[[Tensor, float], Tensor], right: Tensor, precondition: Map, rtol: float
 ) -> Tensor:
-    """D with |H D - right| <= rtol |right|, by corrections with fewer digits, given a residual and what to make of it."""
+    """Return D with |H D - right| <= rtol |right|, by corrections of lower precision from the residual."""
     D, residual, norm = torch.zeros_like(right), right, float(torch.linalg.vector_norm(right))
     wanted = rtol * norm
     while norm > wanted:
         D = D + correct(residual, 0.8 * wanted / norm)
         residual = right - apply(D)
         before, norm = norm, float(torch.linalg.vector_norm(residual))
-        if norm > wanted and not norm < 0.5 * before:  # so few digits have no more to give
+        if norm > wanted and not norm < 0.5 * before:  # this precision cannot reduce the residual further
             return D + conjugate_gradients(apply, residual, precondition, wanted / norm)
     return D
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for it; without them products take longer than in single precision."""
+    """True if the processor has instructions for bfloat16; without them it is slower than single precision."""
     known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # torch has no public name for it
     return known is not None and bool(known())
 
@@ -281,7 +284,7 @@ def _gram(Z: Tensor, weights: Tensor) -> Tensor:
 
 
 def _basis_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor | None:
-    """Q, where the loss says what its Hessian is made of; else None, for the outputs as they are."""
+    """Return Q if the loss provides factors of its Hessian; else None, for the outputs themselves."""
     if not misfit.has_hessian_factors:
         return None
 
@@ -295,7 +298,7 @@ def _basis_of_outputs(misfit: Misfit, outputs: Tensor) -> Tensor | None:
 
 
 def _diagonal(Z: Tensor, misfit: Misfit, outputs: Tensor, Q: Tensor | None) -> Tensor:
-    """sum_n (q_k' h(n) q_k) z_j(n)^2."""
+    """Return sum_n (q_k' h(n) q_k) z_j(n)^2."""
     factors = misfit.hessian_factors(outputs)
     if factors is None:
         curvature = misfit.hessian_diagonal(outputs)

@@ -1,4 +1,4 @@
-"""The derivative of the outputs in the features when the head moves with them: one identity for every loss.
+"""The derivative of the outputs in the features when the head follows them: one identity for every loss.
 
 With G and H the gradient and Hessian of the misfit in the outputs, and inv the inverse Hessian of the inner problem,
 
@@ -10,13 +10,13 @@ The Gauss-Newton model of the reduced objective, as a map on feature tangents, i
 
     curvature = P' H P + a2 dW' dW.
 
-When inv is exact, the cross terms cancel and it simplifies to
+If inv is exact, the cross terms cancel and it simplifies to
 
     <dZ, curvature dZ> = <dZ W', H dZ W'> - <S1, inv S1> + <S2, inv S2>,     S1 = (H (dZ W'))' Z,  S2 = G' dZ,
 
-which costs half the products. When H only multiplies rows by weights (least squares), W enters through W'W and no array
-of (rows, n_targets) is formed except in S2. Nothing here knows the network; it stands to the right:
-J_red = P J_F, with J_F = d features / d theta.
+which costs half the products. If H only multiplies rows by weights (least squares), W enters through W'W, and no
+array of (rows, n_targets) is formed except in S2. Nothing here depends on the network, which multiplies from the
+right: J_red = P J_F, with J_F = d features / d theta.
 
 Legend: J_theta w -> head_jacobian, J_theta G_red -> output_jacobian @ feature Jacobian, grad L -> G, grad^2 L -> H.
 """
@@ -38,7 +38,7 @@ from gnvpro.problem.misfit import Misfit
 
 @dataclass(frozen=True)
 class HeadSensitivity:
-    """Everything about the eliminated head's derivatives that does not depend on the network."""
+    """The eliminated head's derivatives, as far as they do not depend on the network."""
 
     Z: Tensor  # with the column of ones, if any
     n_features: int  # without it
@@ -47,13 +47,13 @@ class HeadSensitivity:
     head_penalty: float
 
     def on(self, chunk: Chunk) -> HeadSensitivity:
-        """Of a chunk of samples that are not held."""
+        """Return the sensitivity on a chunk of samples that are not held in memory."""
         Z, misfit, outputs = parts((self.Z, self.misfit.pieces, self.fit.outputs), chunk)
         return replace(self, Z=Z, misfit=misfit, fit=replace(self.fit, outputs=outputs))
 
     @cached_property
     def G(self) -> Tensor:
-        """The gradient of the misfit in the outputs."""
+        """Gradient of the misfit in the outputs."""
         return self.misfit.gradient(self.fit.outputs)
 
     @cached_property
@@ -70,16 +70,16 @@ class HeadSensitivity:
         return self.misfit.hessian(self.fit.outputs)
 
     def feature_gradient(self) -> Tensor:
-        """The gradient of the reduced misfit in the features: the head's own motion contributes nothing at a minimum."""
+        """Gradient of the reduced misfit in the features; the motion of the head contributes nothing at a minimum."""
         return matmul_small(self.G, self.W)
 
     def _pad(self, D: Tensor) -> Tensor:
-        """(n_targets, n_features) with a zero column for the bias, whose feature is constant."""
+        """Append a zero column to (n_targets, n_features) for the bias, whose feature is constant."""
         return torch.nn.functional.pad(D, (0, self.Z.shape[1] - self.n_features))
 
     @property
     def head_jacobian(self) -> LinearOperator:
-        """dZ -> dW."""
+        """Map dZ -> dW."""
         inverse, over = self.fit.inverse_hessian, self.misfit.over
 
         def mv(dZ: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class HeadSensitivity:
 
     @property
     def output_jacobian(self) -> LinearOperator:
-        """dZ -> d_outputs, the head following."""
+        """Map dZ -> d_outputs, with the head following."""
         head = self.head_jacobian
 
         def mv(dZ: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class HeadSensitivity:
 
     @property
     def curvature(self) -> LinearOperator:
-        """dZ -> the Gauss-Newton model of the reduced misfit and head penalty, times dZ."""
+        """Map dZ -> the Gauss-Newton model of the reduced misfit and head penalty, times dZ."""
         shape = (self.Z.shape[0], self.n_features)
         if not self.fit.inverse_is_exact:
             return symmetric(shape, self._curvature_composed)

@@ -1,4 +1,4 @@
-"""Cholesky factors of symmetric matrices that may be singular: as little is added to the diagonal as makes them exist."""
+"""Cholesky factors of symmetric matrices that may be singular, with the smallest ridge that makes them exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDING = 1e-15  # first ridge that is tried, relative to the largest entry on 
 
 
 def damped_cholesky(H: Tensor, damping: float = 0.0, metric: Tensor | None = None) -> tuple[Tensor, float]:
-    """The lower factor of H + damping diag(metric), and the damping: as given, or the least power of ten above that works."""
+    """Return the lower factor of H + damping diag(metric), and the damping, increased by powers of ten until it works."""
     while True:
         damped = H
         if damping > 0:
@@ -19,9 +19,9 @@ def damped_cholesky(H: Tensor, damping: float = 0.0, metric: Tensor | None = Non
             damped = H.clone()
             damped.diagonal().add_(metric, alpha=damping)
         factor, info = torch.linalg.cholesky_ex(damped)
-        if not info.item() and math.isfinite(float(factor.diagonal().sum())):  # what is not finite in H shows there
+        if not info.item() and math.isfinite(float(factor.diagonal().sum())):  # NaN or infinity in H shows up here
             return factor, damping
-        if not torch.isfinite(damped).all():  # no ridge would ever be enough; the trust region then goes nowhere
+        if not torch.isfinite(damped).all():  # no ridge can help; the trust region then makes no step
             return torch.eye(len(H), dtype=H.dtype, device=H.device), damping
         scale = float((H.diagonal() if metric is None else H.diagonal() / metric).abs().max())
-        damping = max(10 * damping, ROUNDING * scale) or 1.0  # a zero matrix has no scale
+        damping = max(10 * damping, ROUNDING * scale) or 1.0  # the scale of a zero matrix is zero

@@ -1,8 +1,9 @@
-"""Preconditioned conjugate gradients: systems with a symmetric operator that is known by its products.
+"""Preconditioned conjugate gradients for systems with a symmetric operator that is given by its products.
 
     H D = right,        z = precondition(residual)  ~  H^-1 residual
 
-Unknowns are tensors of any shape. The iterations end at the tolerance, or where the operator is not positive.
+Unknowns are tensors of any shape. The iterations end at the tolerance, or when a direction has no positive
+curvature.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
 
-MAX_PRODUCTS = 500  # of one system
+MAX_PRODUCTS = 500  # limit for one system
 
 
 def conjugate_gradients(apply: Map, right: Tensor, precondition: Map, rtol: float, most: int = MAX_PRODUCTS) -> Tensor:
-    """D with |H D - right| <= rtol |right|."""
+    """Return D with |H D - right| <= rtol |right|."""
     D, residual = torch.zeros_like(right), right
     wanted = rtol * float(torch.linalg.vector_norm(right))
     direction = preconditioned = precondition(residual)

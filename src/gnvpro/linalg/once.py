@@ -1,4 +1,4 @@
-"""A value that is made when it is first asked for, and that says whether it was."""
+"""A value that is computed at its first use."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Once(Generic[T]):
 
     @property
     def made(self) -> bool:
-        """Whether the value exists."""
+        """True once the value exists."""
         return self._make is None
 
     def __call__(self) -> T:
-        """The value."""
+        """Return the value."""
         if self._make is not None:
             self._value, self._make = self._make(), None
         return self._value

@@ -2,8 +2,8 @@
 
     mv : domain -> codomain        rmv : codomain -> domain        <A x, y> = <x, A' y>
 
-Both spaces are tensor shapes, so that a tangent keeps the shape it has in the formulas (features are a matrix, W is a
-matrix, theta is a vector) and nobody writes `vec` or a Kronecker product.
+Both spaces are tensor shapes, so a tangent has the same shape as in the formulas (features are a matrix, W is a
+matrix, theta is a vector), and no code needs `vec` or a Kronecker product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LinearOperator:
-    """A linear map known by what it does to a tensor, forwards (`mv`) and transposed (`rmv`).
+    """A linear map given by its action on a tensor, forwards (`mv`) and transposed (`rmv`).
 
     >>> difference = LinearOperator((2,), (1,), lambda x: x[1:] - x[:1], lambda y: torch.cat([-y, y]))
     >>> (difference.T @ difference).dense()
@@ -51,17 +51,17 @@ class LinearOperator:
         return LinearOperator(self.domain, self.codomain, lambda x: scale * self.mv(x), lambda y: scale * self.rmv(y))
 
     def dense(self) -> Tensor:
-        """The matrix of the operator on flattened tensors, column by column: for small problems and for tests."""
+        """Return the matrix of the operator on flattened tensors, built column by column; for small problems and tests."""
         n = torch.Size(self.domain).numel()
         basis = torch.eye(n, dtype=torch.float64)
         return torch.stack([self.mv(basis[j].reshape(self.domain)).reshape(-1) for j in range(n)], dim=1)
 
 
 def symmetric(shape: Shape, mv: Callable[[Tensor], Tensor]) -> LinearOperator:
-    """A symmetric operator on one space."""
+    """Return a symmetric operator on one space."""
     return LinearOperator(shape, shape, mv, mv)
 
 
 def identity(shape: Shape) -> LinearOperator:
-    """The identity on one space."""
+    """Return the identity on one space."""
     return symmetric(shape, lambda x: x)

@@ -1,12 +1,12 @@
-"""Matrices of one row per sample that are not held: made chunk by chunk, each time they are summed over.
+"""Matrices with one row per sample that are not held in memory, but computed chunk by chunk in every sum.
 
     A = rowwise(f, B, C)         a_n = f(b_n, c_n), row by row
     B, C tensors  ->  f(B, C)    at once
-    B, C `Rows`   ->  `Rows`     that remember f, and are computed where a `SampleSum` goes through the chunks
+    B, C `Rows`   ->  `Rows`     that store f and are computed when a `SampleSum` goes through the chunks
 
-Formulas are written once, for tensors and for `Rows`. Within a chunk every value is computed once, however many formulas use
-it; when the pass goes on to the next chunk all of them are forgotten. A row may stand for anything that belongs to a chunk:
-numbers, or the linearisation of a network on its samples.
+Formulas are written once, for tensors and for `Rows`. Within a chunk every value is computed once, however many
+formulas use it, and freed when the pass continues with the next chunk. A row may stand for anything that belongs to
+a chunk: numbers, or the linearisation of a network on its samples.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 
 @dataclass
 class Chunk:
-    """Some of the samples while a pass is at them."""
+    """Part of the samples during a pass."""
 
     data: Any
-    known: dict[Rows, Any] = field(default_factory=dict)  # what was computed for them in this pass
+    known: dict[Rows, Any] = field(default_factory=dict)  # values computed for this chunk in this pass
 
 
 class Rows:
-    """A matrix of one row or more per sample, made chunk by chunk.
+    """A matrix with at least one row per sample, computed chunk by chunk.
 
     >>> numbers = Rows(lambda chunk: chunk.data, (4, 1))
     >>> (2.0 * numbers - 1.0).on(Chunk(torch.tensor([[1.0], [2.0]])))
@@ -43,13 +43,13 @@ class Rows:
         self._make = make
 
     def on(self, chunk: Chunk) -> Any:
-        """The rows of a chunk."""
+        """Return the rows of a chunk."""
         if self not in chunk.known:
             chunk.known[self] = self._make(chunk)
         return chunk.known[self]
 
     def new_zeros(self, shape: Any) -> Tensor:
-        """Zeros beside such rows, which are computed in float64."""
+        """Return zeros in float64, the dtype of all such rows."""
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     def __len__(self) -> int:
@@ -68,9 +68,9 @@ class Rows:
 
 
 def rowwise(f: Callable[..., Any], *values: Any, columns: int | None = None) -> Any:
-    """What f makes of the values row by row: at once where they are tensors, else as `Rows` of so many columns.
+    """Apply f to the values row by row: at once if they are tensors, else as `Rows` with this number of columns.
 
-    Left out, there are as many columns as the widest of the values has. A tensor beside `Rows` is the same for all rows.
+    By default there are as many columns as in the widest value. A tensor next to `Rows` is the same for all rows.
     """
     if Rows not in map(type, values):
         return f(*values)
@@ -80,5 +80,5 @@ def rowwise(f: Callable[..., Any], *values: Any, columns: int | None = None) -> 
 
 
 def parts(values: tuple[Any, ...], chunk: Chunk) -> list[Any]:
-    """The rows of a chunk, of those values that are made so; the others as they are."""
+    """Return the rows of a chunk of those values that are `Rows`, and the others unchanged."""
     return [value.on(chunk) if isinstance(value, Rows) else value for value in values]

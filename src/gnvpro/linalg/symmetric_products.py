@@ -1,4 +1,4 @@
-"""Products of rows with each other, each pair once; symmetric matrices that are summed over samples consist of them."""
+"""Products of pairs of rows, each pair once; sums over samples build symmetric matrices from them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-MAX_PRODUCT_ENTRIES = 1_000_000  # entries of products of rows that are held at a time, while samples are summed
+MAX_PRODUCT_ENTRIES = 1_000_000  # entries of products of rows in memory at a time, while samples are summed
 
 
 def unique_products(rows: Tensor) -> Tensor:
-    """Products of each row with itself and every later one: (count (count + 1) / 2, n) of (count, n).
+    """Return products of each row with itself and every later one: (count (count + 1) / 2, n) of (count, n).
 
-    Written in place: three times as fast as gathering both factors (17 rows of 5000).
+    Writing in place is three times as fast as gathering both factors (17 rows of 5000).
     """
     count, n = rows.shape
     products, start = rows.new_empty(count * (count + 1) // 2, n), 0
@@ -40,9 +40,9 @@ def block_index(K: int, f: int, device: torch.device) -> Tensor:
 
 
 def add_square(out: Tensor, rows: Tensor, others: Tensor | None = None, sign: float = 1.0, blocks: int = 4) -> None:
-    """Add rows others' (symmetric) to the lower triangle of `out`; in blocks, to compute little of the upper one.
+    """Add rows others' (symmetric) to the lower triangle of `out`, in blocks that skip most of the upper triangle.
 
-    `dsyrk` would take a fifth less time, but has threads of its own that fight with those of torch.
+    `dsyrk` would take a fifth less time, but its own threads conflict with those of torch.
     """
     others = rows if others is None else others
     size = -(-rows.shape[0] // blocks) if rows.shape[0] > 64 else max(rows.shape[0], 1)

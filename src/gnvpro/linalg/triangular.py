@@ -1,4 +1,4 @@
-"""Solving with triangular factors."""
+"""Solves with triangular factors."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def solve_triangular(R: Tensor, rhs: Tensor) -> Tensor:
-    """R^-1 rhs for one right-hand side."""
+    """Return R^-1 rhs for one right-hand side."""
     return torch.linalg.solve_triangular(R, rhs[:, None], upper=True)[:, 0]

@@ -43,7 +43,7 @@ class ConvNet(Stack):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Kaiming uniform convolutions (bound sqrt(6 / fan_in)); the head keeps PyTorch's default."""
+        """Draw convolutions from Kaiming's uniform distribution (bound sqrt(6 / fan_in)); the head keeps PyTorch's default."""
         for layer in self:
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")

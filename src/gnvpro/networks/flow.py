@@ -1,15 +1,15 @@
-"""What NeuralODE and ResNet share: an opening layer, then a flow through time, and the derivative of both.
+"""Shared parts of NeuralODE and ResNet: an opening layer, then a flow through time, and the derivative of both.
 
     u(0) = tanh(K_in y + b_in),    then stages i = 0, 1, ... of the form    k_i = tanh(M_i u_i + b_i)
 
-where the stage states u_i are linear combinations of earlier u's and k's. A tangent and a cotangent go through the same
+The stage states u_i are linear combinations of earlier u's and k's. A tangent and a cotangent pass through the same
 stages with tanh replaced by the slope 1 - k_i^2:
 
     tangent     dk_i = s_i * (M_i du_i + dM_i u_i + db_i)
     cotangent   g_i  = s_i * (cotangent of k_i),   d/dM_i = g_i u_i^T,  d/db_i = g_i,   and M_i^T g_i flows back to u_i
 
-so states, slopes and matrices are kept once, when linearising. The weight parts are batched over many stages, as
-[dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which is left with two small
+So states, slopes and matrices are stored once, when linearising. The weight parts are batched over many stages, as
+[dM_i, db_i] @ [u_i; 1] or its transpose, before or after the sweep through time, which then needs only two small
 operations per stage.
 
 Legend: arrays are feature-major, (width, samples), because the matrices are small and the samples many, and because
@@ -32,30 +32,31 @@ from torch import Tensor, nn
 
 from gnvpro.network.derivatives.protocol import OuterBlock, Rows
 
-# Stages are swept in blocks of at most this many bytes: the cotangents of m seeds are never held for all stages at once.
+# Stages are swept in blocks of at most this many bytes, so cotangents of m seeds are never stored for all stages at
+# once.
 BLOCK_BYTES = 2**20
 
 
 class Steps:
-    """The two operations that a flow is made of."""
+    """The two operations of a flow."""
 
     def activate(self, x: Tensor) -> Tensor:
-        """k = tanh(x)."""
+        """Return k = tanh(x)."""
         return torch.tanh(x)
 
     def move(self, u: Tensor, k: Tensor, weight: float) -> Tensor:
-        """The next state, u + weight k."""
+        """Return the next state, u + weight k."""
         return torch.add(u, k, alpha=weight)
 
     def end_step(self, u: Tensor) -> Tensor:
-        """The state after a step."""
+        """Return the state after a step."""
         return u
 
 
 class Tape(Steps):
-    """The same, written to where the derivative looks for states and slopes.
+    """Steps that store states and slopes for the derivative.
 
-    `weights` are the factors with which activations enter the next state. Activations are kept in the place of the slopes
+    `weights` are the factors with which activations enter the next state. Activations occupy the slopes' memory
     until their step ends.
     """
 
@@ -70,16 +71,16 @@ class Tape(Steps):
         self._stages_per_step, self._stage = stages_per_step, 0
 
     def activate(self, x: Tensor) -> Tensor:
-        """Into the slopes."""
+        """Store the activation in place of the slope."""
         return torch.tanh(x, out=self._k[self._stage])
 
     def move(self, u: Tensor, k: Tensor, weight: float) -> Tensor:
-        """Into the states; one stage is over."""
+        """Store the next state; the stage is complete."""
         self._stage += 1
         return torch.add(u, k, alpha=weight, out=self._u[self._stage])
 
     def end_step(self, u: Tensor) -> Tensor:
-        """Weight times 1 - k^2 in the place of the activations of the step."""
+        """Replace the activations of the step by weight times 1 - k^2."""
         done = slice(self._stage - self._stages_per_step, self._stage)
         self.slopes[done].square_().sub_(1).mul_(self._minus[done])
         return u
@@ -94,7 +95,7 @@ class TangentFlow(ABC):
         self.states, self.slopes, self.matrices = tape.states[:-1], tape.slopes, matrices
 
     def push(self, d_states: Tensor, d_nodes: Tensor | None) -> Tensor:
-        """Tangent (width, n) at the final time, from the initial one and nodal [dK, db]."""
+        """Return the tangent (width, n) at the final time, from the initial one and nodal [dK, db]."""
         weights = None if d_nodes is None else self.stage_weights(d_nodes)
         for block in self.blocks(1):
             states, slopes = self.states[block], self.slopes[block]
@@ -103,7 +104,7 @@ class TangentFlow(ABC):
         return d_states
 
     def pull(self, cotangent: Tensor, collect: Callable[[slice, Tensor], None]) -> Tensor:
-        """Initial cotangent (width, m, n) from the final one; `collect` sees the stage cotangents, block by block."""
+        """Return the initial cotangent (width, m, n); `collect` receives the stage cotangents, block by block."""
         width, m, n = cotangent.shape
         for block in reversed(self.blocks(m)):
             g = cotangent.new_empty(block.stop - block.start, width, m, n)
@@ -112,7 +113,7 @@ class TangentFlow(ABC):
         return cotangent
 
     def pull_weights(self, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        """Nodal [dK, db] and the initial cotangent, summed over samples; transpose of `push`."""
+        """Return nodal [dK, db] and the initial cotangent, summed over samples; transpose of `push`."""
         d_stages = self.matrices.new_empty(len(self.matrices), len(cotangent), len(cotangent) + 1)
 
         def collect(block: slice, g: Tensor) -> None:
@@ -122,7 +123,7 @@ class TangentFlow(ABC):
         return self.node_weights(d_stages), pulled[:, 0]
 
     def blocks(self, m: int) -> list[slice]:
-        """Whole steps, in order, for m cotangents per sample."""
+        """Yield blocks of whole steps, in order, for m cotangents per sample."""
         stages, width, n = self.slopes.shape
         step = self.stages_per_step
         steps = max(1, BLOCK_BYTES // (step * width * m * n * self.slopes.element_size()))
@@ -130,15 +131,15 @@ class TangentFlow(ABC):
 
     @abstractmethod
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
-        """Tangent through the steps of a block; overwrites `drive`."""
+        """Propagate the tangent through the steps of a block; overwrites `drive`."""
 
     @abstractmethod
     def pull_block(self, block: slice, cotangent: Tensor, g: Tensor) -> Tensor:
-        """Cotangent back through the steps of a block; fills the stage cotangents `g`."""
+        """Propagate the cotangent back through the steps of a block; fills the stage cotangents `g`."""
 
     @abstractmethod
     def stage_weights(self, d_nodes: Tensor) -> Tensor:
-        """[dM, db] (stages, width, width + 1) from nodal [dK, db]."""
+        """Return [dM, db] (stages, width, width + 1) from nodal [dK, db]."""
 
     @abstractmethod
     def node_weights(self, d_stages: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ class TangentFlow(ABC):
 
     @abstractmethod
     def jacobians(self, cotangent: Tensor) -> tuple[Tensor | list[OuterBlock], Tensor, Tensor]:
-        """Per-sample derivatives in K and b, (numel, m, n), and the initial cotangent."""
+        """Return per-sample derivatives in K and b, (numel, m, n), and the initial cotangent."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class FlowLinearization:
 
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """Directional derivative of the output."""
+        """Return the directional derivative of the output."""
         d_states = None
         if "K_in" in d_params:
             d_states = d_params["K_in"] @ self.inputs.T
@@ -202,7 +203,9 @@ class FlowLinearization:
 
     @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """Per-sample derivatives of m cotangents per sample; the opening layer is linear, so that K_in has outer products."""
+        """Return per-sample derivatives of m cotangents per sample; the opening layer is linear, so K_in has outer
+        products.
+        """
         in_K, in_b, pulled = self.flow.jacobians(seeds.permute(2, 0, 1).contiguous())
         g_in = pulled * self.opening_slope[:, None]
         rows = {"K": in_K, "b": in_b, "K_in": OuterBlock(g_in, self.inputs.T.contiguous()), "b_in": g_in}
@@ -251,7 +254,7 @@ class Flow(nn.Module, ABC):
 
     @abstractmethod
     def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Matrices (stages, width, width) and biases (stages, width) of the stages, from the nodal weights."""
+        """Return matrices (stages, width, width) and biases (stages, width) of the stages, from the nodal weights."""
 
     @abstractmethod
     def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
@@ -264,14 +267,14 @@ class Flow(nn.Module, ABC):
     tangent: ClassVar[type[TangentFlow]]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Features (..., width) of inputs (..., n_inputs)."""
+        """Return features (..., width) of inputs (..., n_inputs)."""
         u = _open(inputs.reshape(-1, self.n_inputs), self.K_in, self.b_in)
         u = self.advance(u, *self.stages(self.K, self.b), Steps())
         return u.T.reshape(*inputs.shape[:-1], self.width)
 
     @torch.no_grad()
     def linearize(self, params: Mapping[str, Tensor], inputs: Tensor) -> FlowLinearization | None:
-        """Output and derivative at the given parameter values; see `gnvpro.network.derivatives.chain`."""
+        """Return output and derivative at the given parameter values; see `gnvpro.network.derivatives.chain`."""
         if inputs.dim() != 2:
             return None
         own = {name: p.detach() for name, p in self.named_parameters()}

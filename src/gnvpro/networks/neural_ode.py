@@ -49,8 +49,8 @@ class NeuralODE(Flow):
 
     @torch.no_grad()
     def prolongated(self) -> NeuralODE:
-        """The same ODE on twice as many steps: nodal weights are interpolated linearly, all else is kept."""
-        # On the meta device nothing is drawn, so prolongation leaves the random state alone.
+        """Return the same ODE on twice as many steps, with linearly interpolated nodal weights."""
+        # The meta device draws no random numbers, so prolongation does not change the random state.
         fine = NeuralODE(self.n_inputs, self.width, 2 * self.depth, self.final_time, self.gamma, device="meta")
         for name, p in self.named_parameters():
             value = interpolated(p) if name in self.nodal_parameters else p.clone()
@@ -58,13 +58,13 @@ class NeuralODE(Flow):
         return fine.train(self.training)
 
     def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights of the four stages of every step."""
+        """Return the weights of the four stages of every step."""
         A = K - K.mT
         A.diagonal(dim1=-2, dim2=-1).sub_(self.gamma)
         return node_to_stage(A), node_to_stage(b)
 
     def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
-        """RK4 steps."""
+        """Advance u by RK4 steps."""
         h = self.time_step
         A, b = matrices.unbind(), biases[..., None].unbind()
         for j in range(0, len(A), 4):
@@ -94,7 +94,7 @@ class TangentRK4(TangentFlow):
     stages_per_step = 4
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
-        """Tangent through the steps."""
+        """Propagate the tangent through the steps."""
         A, s, x = self.matrices[block].unbind(), self.slopes[block].unbind(), drive.unbind()
         d1 = d_states
         for j in range(0, len(A), 4):
@@ -107,7 +107,7 @@ class TangentRK4(TangentFlow):
         return d1
 
     def pull_block(self, block: slice, cotangent: Tensor, g: Tensor) -> Tensor:
-        """Cotangent through the steps, backwards."""
+        """Propagate the cotangent back through the steps."""
         A, s = self.matrices[block].mT.unbind(), self.slopes[block, :, None].unbind()
         shaped, f = g.unbind(), g.flatten(2).unbind()
         c = cotangent.flatten(1)
@@ -119,18 +119,18 @@ class TangentRK4(TangentFlow):
             torch.mul(s[j + 1], c2.view_as(cotangent), out=shaped[j + 1])
             c1 = torch.addmm(c, A[j + 1], f[j + 1], beta=1 / 3)
             torch.mul(s[j], c1.view_as(cotangent), out=shaped[j])
-            # c + A' g over the four stages; three of the products are in c1, c2 and c3 already
+            # c + A' g over the four stages; c1, c2 and c3 already contain three of the products
             c = c1.add_(c2).add_(c3).sub_(c, alpha=1 / 3).addmm_(A[j], f[j])
         return c.view_as(cotangent)
 
     def stage_weights(self, d_nodes: Tensor) -> Tensor:
-        """Skew part of dK, then nodes to stages."""
+        """Take the skew part of dK, then map nodes to stages."""
         skew = d_nodes.clone()
         skew[..., :-1].sub_(d_nodes[..., :-1].mT)
         return node_to_stage(skew)
 
     def node_weights(self, d_stages: Tensor) -> Tensor:
-        """Stages to nodes, then the skew part of dK."""
+        """Map stages to nodes, then take the skew part of dK."""
         d_nodes = stage_to_node(d_stages)
         dA = d_nodes[..., :-1].clone()
         d_nodes[..., :-1].sub_(dA.mT)
@@ -141,7 +141,7 @@ class TangentRK4(TangentFlow):
         width, m, n = cotangent.shape
         nodes = len(self.slopes) // 4 + 1
         in_K, in_b = cotangent.new_empty(nodes, width, width, m, n), cotangent.new_zeros(nodes, width, m, n)
-        # Going backwards, a node is complete after the step that ends there; what it has so far waits in `end`.
+        # Going backwards, a node is complete after the step that ends there; `end` accumulates it until then.
         end = cotangent.new_zeros(width, width, m, n)
         begin, middle = torch.empty_like(end), torch.empty_like(end)
 
@@ -169,13 +169,13 @@ NeuralODE.tangent = TangentRK4
 
 
 def node_to_stage(nodes: Tensor) -> Tensor:
-    """Values at the stages of every step: beginning, middle, middle, end."""
+    """Return values at the stages of every step: start, middle, middle, end."""
     middle = torch.lerp(nodes[:-1], nodes[1:], 0.5)
     return torch.stack((nodes[:-1], middle, middle, nodes[1:]), dim=1).flatten(0, 1)
 
 
 def stage_to_node(stages: Tensor) -> Tensor:
-    """Transpose of `node_to_stage`."""
+    """Apply the transpose of `node_to_stage`."""
     first, second, third, fourth = stages.unflatten(0, (-1, 4)).unbind(1)
     middle = (second + third).div_(2)
     nodes = stages.new_zeros(len(middle) + 1, *stages.shape[1:])
@@ -185,7 +185,7 @@ def stage_to_node(stages: Tensor) -> Tensor:
 
 
 def interpolated(nodes: Tensor) -> Tensor:
-    """Nodal values on twice as many intervals, by linear interpolation."""
+    """Interpolate nodal values linearly on twice as many intervals."""
     fine = nodes.new_empty(2 * len(nodes) - 1, *nodes.shape[1:])
     fine[0::2] = nodes
     fine[1::2] = torch.lerp(nodes[:-1], nodes[1:], 0.5)

@@ -32,11 +32,11 @@ class ResNet(Flow):
         super().__init__(n_inputs, width, depth, final_time, depth, device, dtype)
 
     def stages(self, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """One stage per step, with the weights of its node."""
+        """Return one stage per step, with the weights of its node."""
         return K, b
 
     def advance(self, u: Tensor, matrices: Tensor, biases: Tensor, steps: Steps) -> Tensor:
-        """Euler steps."""
+        """Advance u by Euler steps."""
         for M, b in zip(matrices.unbind(), biases[..., None].unbind(), strict=True):
             k = steps.activate(torch.addmm(b, M, u))
             u = steps.end_step(steps.move(u, k, self.time_step))
@@ -53,13 +53,13 @@ class TangentEuler(TangentFlow):
     stages_per_step = 1
 
     def push_block(self, block: slice, d_states: Tensor, drive: Tensor) -> Tensor:
-        """du <- du + h s (K du + drive)."""
+        """Propagate the tangent: du <- du + h s (K du + drive)."""
         for M, s, x in zip(self.matrices[block].unbind(), self.slopes[block].unbind(), drive.unbind(), strict=True):
             d_states = torch.addcmul(d_states, s, x.addmm_(M, d_states))
         return d_states
 
     def pull_block(self, block: slice, cotangent: Tensor, g: Tensor) -> Tensor:
-        """g = h s c; c <- c + K' g."""
+        """Propagate the cotangent: g = h s c; c <- c + K' g."""
         c = cotangent.flatten(1)
         matrices, slopes = self.matrices[block].mT, self.slopes[block, :, None]
         for j in reversed(range(len(g))):
@@ -68,15 +68,15 @@ class TangentEuler(TangentFlow):
         return c.view_as(cotangent)
 
     def stage_weights(self, d_nodes: Tensor) -> Tensor:
-        """Stages are nodes."""
+        """Return the nodes; stages are nodes."""
         return d_nodes
 
     def node_weights(self, d_stages: Tensor) -> Tensor:
-        """Stages are nodes."""
+        """Return the stages; stages are nodes."""
         return d_stages
 
     def jacobians(self, cotangent: Tensor) -> tuple[list[OuterBlock], Tensor, Tensor]:
-        """Every stage has a matrix of its own: outer products g u', and the stage cotangents themselves."""
+        """Return outer products g u', one matrix per stage, and the stage cotangents themselves."""
         in_b = cotangent.new_empty(len(self.slopes), *cotangent.shape)
 
         def collect(block: slice, g: Tensor) -> None:

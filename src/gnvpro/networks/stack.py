@@ -9,10 +9,10 @@ from torch import nn
 
 
 class Stack(nn.Sequential):
-    """nn.Sequential for subclasses with a constructor of their own."""
+    """nn.Sequential for subclasses with a different constructor."""
 
     def __getitem__(self, index: slice | int) -> Any:
-        # nn.Sequential would call the subclass's constructor with the layers of the slice.
+        # nn.Sequential would pass the layers of the slice to the subclass's constructor.
         if isinstance(index, slice):
             return nn.Sequential(OrderedDict(list(self._modules.items())[index]))
         return super().__getitem__(index)

@@ -1,11 +1,11 @@
 """Fewer targets with the same sum of squares.
 
-Least squares in a linear head sees targets Y (samples, targets) through Y Y' alone: with Y = L V', V' V = I,
+Least squares in a linear head depends on targets Y (samples, targets) through Y Y' alone: with Y = L V', V' V = I,
 
     |Z W' - Y|^2  =  |Z (V' W)' - L|^2  +  |Z (W - V V' W)'|^2
 
-and the best W lies in the range of V. Where there are more targets than samples, L has only as many columns as samples; it is
-the triangular factor of Y', computed in parts so that little memory is needed.
+and the best W lies in the range of V. If there are more targets than samples, L has only as many columns as samples.
+It is the triangular factor of Y', computed in parts so that little memory is needed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PART = 16  # targets that are factored at a time, in multiples of the number of samples
+PART = 16  # targets factorised at a time, in multiples of the number of samples
 
 
 def compressed(Y: Tensor) -> Tensor:
-    """L with L L' = Y Y', and at most as many columns as rows; Y itself if it has no more."""
+    """Return L with L L' = Y Y' and at most as many columns as rows; Y itself if it has no more."""
     n, K = Y.shape
     if n >= K:
         return Y

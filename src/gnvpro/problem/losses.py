@@ -59,14 +59,14 @@ class Loss(ABC):
 
     @abstractmethod
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The derivative of each row's loss in that row's outputs."""
+        """Derivative of each row's loss in that row's outputs."""
 
     @abstractmethod
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
-        """The map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
+        """Return the map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
 
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
-        """Targets as a (rows, n_targets) float64 tensor, checked; real numbers unless overridden."""
+        """Return checked targets as a (rows, n_targets) float64 tensor; by default they must be real numbers."""
         return real_targets(targets, n_targets)
 
     def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
@@ -87,7 +87,7 @@ OPTIONAL = ("is_least_squares", "prepare", "accuracy", "hessian_factors", "hessi
 
 
 class Adopted(Loss):
-    """A loss given as an object that has the three required methods but is no `Loss`; what it lacks has the defaults."""
+    """Adapts an object with the three required methods to `Loss`; members that it lacks have the defaults."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -109,12 +109,12 @@ class Adopted(Loss):
         return result
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The derivative of each row's loss in that row's outputs."""
+        """Derivative of each row's loss in that row's outputs."""
         result: Tensor = self.own.gradient(outputs, targets)
         return result
 
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
-        """The map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
+        """Return the map d_outputs -> Hessian of each row's loss times that row of d_outputs."""
         result: Callable[[Tensor], Tensor] = self.own.hessian(outputs, targets)
         return result
 
@@ -133,11 +133,11 @@ class HalfSquaredError(Loss):
         return 0.5 * (outputs - targets).square().sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The residual."""
+        """Return the residual."""
         return outputs - targets
 
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
-        """The identity."""
+        """Return the identity."""
         return lambda d_outputs: d_outputs
 
 
@@ -150,21 +150,21 @@ class Logistic(Loss):
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss per row."""
-        # softplus would drop e^-x beyond x = 20, and x - c x would cancel where the class is certain
+        # softplus would lose e^-x beyond x = 20, and x - c x would cancel for a certain class
         logsigmoid = torch.nn.functional.logsigmoid
         return -(targets * logsigmoid(outputs) + (1 - targets) * logsigmoid(-outputs)).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Probability minus target."""
+        """Return probability minus target."""
         return torch.sigmoid(outputs) - targets
 
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
-        """p (1 - p), written so that it does not cancel when p is near one."""
+        """Return p (1 - p), written so that it does not cancel when p is near one."""
         curvature = torch.sigmoid(outputs) * torch.sigmoid(-outputs)
         return lambda d_outputs: curvature * d_outputs
 
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
-        """Labels 0 and 1, or probabilities between them."""
+        """Check labels 0 and 1, or probabilities between them."""
         if n_targets != 1:
             raise ValueError(
                 f'loss="logistic" needs a head with one output, got {n_targets}; '
@@ -179,7 +179,7 @@ class Logistic(Loss):
         return targets
 
     def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One for each row whose more likely class is the target's."""
+        """Return 1 for each row whose more likely class is the target's."""
         return ((outputs > 0) == (targets > 0.5)).all(1)
 
 
@@ -195,11 +195,11 @@ class Multinomial(Loss):
         return log_sum_exp(outputs) - (targets * outputs).sum(1)
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Probabilities minus targets."""
+        """Return probabilities minus targets."""
         return softmax(outputs) - targets
 
     def hessian(self, outputs: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
-        """diag(p) - p p', applied to each row."""
+        """Return the map by diag(p) - p p', applied to each row."""
         p = softmax(outputs)
 
         def apply(d_outputs: Tensor) -> Tensor:
@@ -209,18 +209,18 @@ class Multinomial(Loss):
         return apply
 
     def hessian_factors(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """d and v with the Hessian of each row equal to diag(d) - v v'."""
+        """Return d and v such that the Hessian of each row is diag(d) - v v'."""
         p = softmax(outputs)
         return p, p
 
     def hessian_root(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """C = diag(sqrt p) - p sqrt(p)', for which C C' = diag(p) - p p'."""
+        """Return C = diag(sqrt p) - p sqrt(p)', for which C C' = diag(p) - p p'."""
         p = softmax(outputs)
         root = p.sqrt()
         return torch.diag_embed(root) - p[:, :, None] * root[:, None]
 
     def prepare(self, targets: Tensor, n_targets: int) -> Tensor:
-        """Integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
+        """Check integer class labels, or rows of the unit simplex (one-hot or soft labels)."""
         if n_targets == 1:
             raise ValueError(
                 'loss="multinomial" needs a head with one output per class, got a single output; '
@@ -238,7 +238,7 @@ class Multinomial(Loss):
         return targets
 
     def accuracy(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One for each row whose most likely class is the target's."""
+        """Return 1 for each row whose most likely class is the target's."""
         return outputs.argmax(1) == targets.argmax(1)
 
 
@@ -281,7 +281,7 @@ def prepare_targets(loss: Loss, targets: Tensor, n_targets: int) -> Tensor:
 
 
 def _check_shapes(loss: Loss, targets: Tensor) -> None:
-    """Whether the methods of a loss return what the protocol asks for, tried on a few rows."""
+    """Check on a few rows that the methods of a loss return what the protocol requires."""
     outputs = torch.zeros_like(targets)
     rows, shape = tuple(targets.shape[:1]), tuple(targets.shape)
     hessian = loss.hessian(outputs, targets)
@@ -305,7 +305,7 @@ def _check_shapes(loss: Loss, targets: Tensor) -> None:
 
 
 def real_targets(targets: Tensor, n_targets: int) -> Tensor:
-    """Real-valued targets, one column per output; a vector is one column."""
+    """Return real-valued targets with one column per output; a vector becomes one column."""
     if targets.ndim == 1:
         targets = targets[:, None]
     if targets.ndim != 2 or targets.shape[1] != n_targets:
@@ -317,7 +317,7 @@ def real_targets(targets: Tensor, n_targets: int) -> Tensor:
 
 
 def one_hot(labels: Tensor, n_classes: int) -> Tensor:
-    """Class labels 0 ... n_classes-1 as rows of the identity."""
+    """Return class labels 0 ... n_classes-1 as rows of the identity."""
     if labels.is_floating_point() and not torch.equal(labels, labels.round()):
         raise ValueError(
             "targets given as a vector must be class labels (whole numbers), got fractions; "
@@ -334,7 +334,7 @@ def one_hot(labels: Tensor, n_classes: int) -> Tensor:
 
 
 def matrix_root(hessian: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
-    """Roots C C' = H of every row's Hessian, from the map that applies it."""
+    """Return roots C with C C' = H for every row's Hessian, from the map that applies it."""
     units = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
     H = torch.stack([hessian(unit.expand_as(outputs).contiguous()) for unit in units], dim=2)
     diagonal = H.diagonal(dim1=1, dim2=2)

@@ -2,8 +2,8 @@
 
     misfit(X) = sum_i w_i l(x_i, c_i),    w_i = 1/n unless the samples are weighted
 
-Everything that eliminates the head or steps in theta sees the loss through this. Targets and weights, and with them outputs,
-are tensors or, where samples are not held, `Rows` that are made chunk by chunk.
+All code that eliminates the head or steps in theta uses the loss through the misfit. Targets, weights and outputs
+are tensors, or `Rows` computed chunk by chunk if samples are not held in memory.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Misfit:
     loss: Loss
     targets: Tensor
     weights: Tensor  # (rows, 1), summing to one over the training set; or (rows, n_targets), one per entry
-    weighted: bool = False  # whether samples differ in weight
-    over: SampleSum = field(default_factory=SampleSum)  # how samples are added up
+    weighted: bool = False  # True if samples differ in weight
+    over: SampleSum = field(default_factory=SampleSum)  # adds up samples
 
     @staticmethod
     def mean(loss: Loss, targets: Tensor, sample_weight: Tensor | None = None, over: SampleSum | None = None) -> Misfit:
-        """Uniform mean, or one weight per sample, shared by all rows (pixels, positions) of that sample."""
+        """Return a uniform mean, or use one weight per sample, shared by all rows (pixels, positions) of that sample."""
         rows, over = targets.shape[0], over or SampleSum()
         if sample_weight is None:
             every = float(over.total(torch.tensor(float(rows), dtype=torch.float64)))
@@ -49,12 +49,12 @@ class Misfit:
 
     @cached_property
     def sqrt_weights(self) -> Tensor:
-        """The square roots of the weights."""
+        """Square roots of the weights."""
         return rowwise(torch.sqrt, self.weights)
 
     @cached_property
     def rotated(self) -> Misfit:
-        """The same sum of squares for at most as many targets as rows; itself for other losses or fewer targets."""
+        """Return the same sum of squares with at most as many targets as rows; itself for other losses or fewer targets."""
         held = isinstance(self.targets, Tensor) and self.over.processes.alone
         if not (self.identity_hessian and held and self.targets.shape[1] > self.targets.shape[0]):
             return self
@@ -62,14 +62,14 @@ class Misfit:
 
     @property
     def pieces(self) -> Misfit:
-        """For functions of a sum: the part of the misfit that the rows at hand have, of which nothing is handed on."""
+        """Return the misfit of the local rows only, for functions inside a sum, without communication."""
         return rowwise(lambda C, w: replace(self, targets=C, weights=w, over=SampleSum()), self.targets, self.weights)
 
     def take(self, samples: Tensor, n_samples: int, count: int | None = None) -> Misfit:
-        """The part of some of the n samples at hand, so scaled that the average over equal parts is the whole.
+        """Return the part of some of the n local samples, scaled so that the average over equal parts is the whole.
 
-        Where samples are weighted a part's weights need not sum to one: were they made to, samples that happen to be
-        among light ones would count for more than their weight. `count` is how many there are in all, also elsewhere.
+        If samples are weighted, a part's weights need not sum to one. Normalising them would overweight samples that
+        share a part with light ones. `count` is the number of samples in the part over all processes.
         """
         each = self.targets.shape[0] // max(n_samples, 1)
         rows = samples
@@ -79,28 +79,28 @@ class Misfit:
         return part.scaled(samples.shape[0] if count is None else count, n_samples)
 
     def scaled(self, count: int, n_samples: int) -> Misfit:
-        """Of `count` of the samples, `n_samples` of which were at hand, as the misfit of a batch."""
+        """Return the misfit of a batch with `count` samples in all, of which `n_samples` are local."""
         at_hand = self.over.processes.alone
         share = self.weights.sum() if at_hand and not self.weighted else count / self.over.count(n_samples)
         return replace(self, weights=self.weights / share, over=self.over.of_samples(count))
 
     @property
     def identity_hessian(self) -> bool:
-        """Whether the Hessian multiplies each row by its weight and nothing else."""
+        """True if the Hessian only multiplies each row by its weight."""
         return self.loss.is_least_squares and not self.by_entry
 
     @property
     def by_entry(self) -> bool:
-        """Whether the entries of a row differ in weight: then each output is a least-squares problem of its own."""
+        """True if entries of a row differ in weight; each output is then a separate least-squares problem."""
         return self.weights.shape[1] > 1
 
     def value(self, outputs: Tensor) -> float:
-        """The mean loss."""
+        """Return the mean loss."""
         return float(self.mean_loss(outputs))
 
     def mean_loss(self, outputs: Tensor) -> Tensor:
-        """The same as a tensor."""
-        if self.by_entry:  # of squared errors: 1/2 w (x - c)^2
+        """Return the mean loss as a tensor."""
+        if self.by_entry:  # squared errors: 1/2 w (x - c)^2
 
             def add(root: Tensor, X: Tensor, C: Tensor) -> Tensor:
                 return self.loss.value(root * X, root * C).sum()
@@ -113,16 +113,16 @@ class Misfit:
         return self.over.sum(add_rows, self.weights, outputs, self.targets)
 
     def gradient(self, outputs: Tensor) -> Tensor:
-        """Its derivative in the outputs."""
+        """Return the derivative in the outputs."""
         return rowwise(lambda w, X, C: w * self.loss.gradient(X, C), self.weights, outputs, self.targets)
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        """Its second derivative in the outputs, as a map of d_outputs."""
+        """Return the second derivative in the outputs, as a map of d_outputs."""
         apply = rowwise(self.loss.hessian, outputs, self.targets)
         return lambda d_outputs: rowwise(lambda w, map, d: w * map(d), self.weights, apply, d_outputs)
 
     def hessian_diagonal(self, outputs: Tensor) -> Tensor:
-        """The diagonal of its second derivative in the outputs, (rows, n_targets)."""
+        """Return the diagonal of the second derivative in the outputs, (rows, n_targets)."""
 
         def diagonal(w: Tensor, X: Tensor, C: Tensor) -> Tensor:
             apply, units = self.loss.hessian(X, C), torch.eye(X.shape[1], dtype=X.dtype, device=X.device)
@@ -136,12 +136,12 @@ class Misfit:
         return self.loss.hessian_factors(*self._one_row()) is not None
 
     def _one_row(self) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of zeros, to see what a loss offers without a pass over the samples."""
+        """Return zero outputs and targets for one row, which show what a loss supports without a pass over the samples."""
         zeros = torch.zeros((1, self.targets.shape[1]), dtype=torch.float64)
         return zeros, zeros
 
     def hessian_factors(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """d and v with its Hessian diag(d) - v v' row by row, where the loss says so: cheaper to assemble."""
+        """Return d and v with Hessian diag(d) - v v' row by row, if the loss provides them: cheaper to assemble."""
         factors = self.loss.hessian_factors(outputs, self.targets)
         if factors is None:
             return None
@@ -149,11 +149,11 @@ class Misfit:
         return self.weights * d, self.sqrt_weights * v
 
     def hessian_root(self, outputs: Tensor) -> Tensor:
-        """C (rows, n_targets, .) with C C' the second derivative of each row."""
+        """Return C (rows, n_targets, .) such that C C' is the second derivative of each row."""
         return self.sqrt_weights[..., None] * self.loss.hessian_root(outputs, self.targets)
 
     def accuracy(self, outputs: Tensor) -> float | None:
-        """Weighted share of rows classified correctly; None if the loss does not classify."""
+        """Return the weighted share of rows classified correctly; None if the loss does not classify."""
         if self.loss.accuracy(*self._one_row()) is None:
             return None
 

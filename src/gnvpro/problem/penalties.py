@@ -2,15 +2,15 @@
 
     R(theta) = alpha/2 |B theta|^2
 
-B is the identity by default. For networks that are a discretised differential equation, `time_differences` gives the
-operator that asks for weights which change slowly in time, and the identity on all others:
+B is the identity by default. For networks that discretise a differential equation, `time_differences` returns an
+operator that favours weights which change slowly in time, and is the identity on all other weights:
 
     |B theta|^2 = h sum_j |(theta_{j+1} - theta_j)/h|^2 + |other weights|^2
 
-The factor h makes it an approximation of the integral of |d theta/dt|^2, so it means the same at every depth.
+With the factor h it approximates the integral of |d theta/dt|^2, so its meaning does not depend on the depth.
 
-For inputs in an order, such as the bands of a spectrum, `InputDifferences` asks for weights in the first layer that change
-slowly along the inputs j; noise that neighbours do not share then averages out:
+For ordered inputs, such as the bands of a spectrum, `InputDifferences` favours weights in the first layer that
+change slowly along the inputs j. This averages out noise that neighbours do not share:
 
     |B theta|^2 = |theta|^2 + roughness sum_ij (K_{i,j+1} - K_ij)^2
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from gnvpro.linalg.operators import LinearOperator, identity
 
-# Called with the model and the names and shapes of the parameters in theta, in order.
+# Arguments: the model, and the names and shapes of the parameters in theta, in order.
 OperatorFactory = Callable[[nn.Module, "Sequence[tuple[str, tuple[int, ...]]]"], LinearOperator]
 
 
@@ -42,11 +42,11 @@ class Tikhonov:
     1.25
     """
 
-    alpha: float | Literal["auto"]  # "auto": found from the data, by `gnvpro.train`
+    alpha: float | Literal["auto"]  # "auto": `gnvpro.train` finds it from the data
     operator: LinearOperator | OperatorFactory | None = None
 
     def bind(self, model: nn.Module, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> BoundPenalty:
-        """The penalty for the parameters of one network."""
+        """Return the penalty for the parameters of one network."""
         n = sum(math.prod(shape) for _, shape in parameters)
         if self.operator is None:
             operator = identity((n,))
@@ -68,33 +68,33 @@ class Tikhonov:
 
 
 def ridge(alpha: float, W: Tensor) -> float:
-    """alpha/2 |W|^2, the penalty on the head."""
+    """Return alpha/2 |W|^2, the penalty on the head."""
     return 0.5 * alpha * float(W.square().sum())
 
 
 @dataclass(frozen=True)
 class BoundPenalty:
-    """A penalty with its operator at hand."""
+    """A penalty with its operator for one network."""
 
     alpha: float
     operator: LinearOperator
 
     def value(self, theta: Tensor) -> float:
-        """alpha/2 |B theta|^2."""
+        """Return alpha/2 |B theta|^2."""
         return 0.5 * self.alpha * float(self.operator.mv(theta).square().sum())
 
     def hessian_mv(self, d_theta: Tensor) -> Tensor:
-        """alpha B'B d_theta, which is also the gradient at d_theta."""
+        """Return alpha B'B d_theta, which is also the gradient at d_theta."""
         return self.alpha * self.operator.rmv(self.operator.mv(d_theta))
 
     def hessian(self, like: Tensor) -> Tensor:
-        """alpha B'B as a matrix, (n, n) for a vector of n entries."""
+        """Return alpha B'B as a matrix, (n, n) for a vector of n entries."""
         units = torch.eye(like.numel(), dtype=like.dtype, device=like.device)
         if not len(units):
             return units
         try:  # all columns at once: a tenth of the time for a Neural ODE with a thousand parameters
             return torch.func.vmap(self.hessian_mv)(units)
-        except RuntimeError:  # an operator of the user's that vmap cannot run
+        except RuntimeError:  # a custom operator that vmap cannot run
             return torch.stack([self.hessian_mv(unit) for unit in units])
 
 
@@ -149,7 +149,7 @@ def time_differences(model: nn.Module, parameters: Sequence[tuple[str, tuple[int
 
 @dataclass(frozen=True)
 class InputDifferences:
-    """The identity, and times the root of `roughness` the differences between neighbouring inputs in the first nn.Linear.
+    """The identity, stacked on sqrt(roughness) times differences between neighbouring inputs in the first nn.Linear.
 
     >>> layer = nn.Linear(3, 1, bias=False)
     >>> InputDifferences(4.0)(layer, [("weight", (1, 3))]).mv(torch.tensor([1.0, 2.0, 4.0]))
@@ -159,7 +159,7 @@ class InputDifferences:
     roughness: float
 
     def __call__(self, model: nn.Module, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> LinearOperator:
-        """The operator for the parameters of one network."""
+        """Return the operator for the parameters of one network."""
         shapes = dict(parameters)
         layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         weight = f"{layers[0]}.weight".lstrip(".") if layers else ""
