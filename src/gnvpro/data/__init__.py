@@ -35,7 +35,7 @@ class Split:
 
 
 def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: int) -> Split:
-    """Shuffle by a seed and split in the proportions `shares`; what rounding leaves goes to the training set.
+    """Shuffle by a seed and split in the proportions `shares`; the training set gets the remainder.
 
     >>> parts = split(torch.arange(11), torch.arange(11), (2, 1, 1), seed=0)
     >>> len(parts.train[0]), len(parts.validation[0]), len(parts.test[0])
@@ -54,7 +54,7 @@ def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: i
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The data directory: the argument, else GNVPRO_DATA, else the user's cache; it need not exist yet.
+    """Return the data directory: the argument, else GNVPRO_DATA, else the user's cache; it need not exist yet.
 
     >>> data_directory("sets").name
     'sets'

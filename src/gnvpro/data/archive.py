@@ -1,7 +1,8 @@
-"""A simulated set on disk: written whole or not at all, and used only if recipe and checksum agree.
+"""A simulated set on disk: written in one step, and used only if recipe and checksum agree.
 
 The recipe holds everything the numbers depend on: the problem, the version of its solver, mesh, samples, seed. A set
-that was cut, altered or made by another recipe or version is refused with the reason; the caller makes it again.
+that was truncated, altered or made by another recipe or version is rejected with the reason; the caller then makes
+it again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 class UnusableArchive(ValueError):
-    """The file is not an intact archive of the requested set; the message says why."""
+    """The file is not an intact archive of the requested set; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Recipe:
         return f"{self.problem}-mesh{self.mesh}-samples{self.samples}-seed{self.seed}"
 
     def stamp(self, inputs: Array) -> str:
-        """One line that differs whenever the set would."""
+        """Return one line that differs whenever the set would."""
         return json.dumps({**asdict(self), "inputs": hashlib.sha256(inputs.tobytes()).hexdigest()}, sort_keys=True)
 
 
@@ -61,13 +62,13 @@ def explained(directory: Path, megabytes: float) -> Iterator[float]:
 
 
 def write(path: Path, stamp: str, inputs: Array, targets: Array) -> None:
-    """Write the archive, whole or not at all."""
+    """Write the archive in one step."""
     with replacing(path) as file:
         np.savez(file, inputs=inputs, targets=targets, stamp=stamp, checksum=_checksum(stamp, inputs, targets))
 
 
 def copy(path: Path, out: Path) -> None:
-    """Copy an archive, whole or not at all."""
+    """Copy an archive in one step."""
     with open(path, "rb") as source, replacing(out) as file:
         shutil.copyfileobj(source, file)
 

@@ -39,10 +39,11 @@ def load(
     workers: int | None = None,
     progress: bool = True,
 ) -> Split:
-    """The set shipped with the package ("shipped"), the one of the paper's authors ("authors"), or a "simulated" one.
+    """Load the set shipped with the package ("shipped"), the authors' own ("authors"), or a "simulated" one.
 
     `seed` shuffles before the split. The authors' file is cdr/CDR_Data.mat in the data directory. `samples`, `mesh`,
-    `draw_seed`, `workers` and `progress` are for source "simulated", which is made once and kept in the data directory.
+    `draw_seed`, `workers` and `progress` are for source "simulated", which is made once and kept in the data
+    directory.
 
     >>> inputs, targets = load().train
     >>> inputs.shape, targets.shape
@@ -64,19 +65,19 @@ def load(
 
 
 def is_shipped(samples: int, mesh: int, draw_seed: int) -> bool:
-    """Whether these are the settings of the shipped set."""
+    """Return True for the settings of the shipped set."""
     return (samples, mesh, draw_seed) == (SAMPLES, MESH, 0)
 
 
 def distance_to_shipped(inputs: Array, targets: Array) -> float:
-    """Largest absolute difference between these rows and the first rows of the shipped set."""
+    """Return the largest absolute difference between these rows and the first rows of the shipped set."""
     shipped_inputs, shipped_targets = archive.read(SHIPPED)
     n = len(inputs)
     return float(max(np.abs(inputs - shipped_inputs[:n]).max(), np.abs(targets - shipped_targets[:n]).max()))
 
 
 def draw(samples: int, seed: int) -> Array:
-    """Reaction coefficients (samples, 55), rows summing to one; a smaller set is the start of a larger one."""
+    """Draw reaction coefficients (samples, 55), rows summing to one; a smaller set is the start of a larger one."""
     uniform = np.random.default_rng(seed).random((samples, problem.N_INPUTS))
     return uniform / uniform.sum(axis=1, keepdims=True)
 
@@ -86,7 +87,7 @@ simulated = SET.simulated
 
 
 def read_authors(path: Path) -> tuple[Array, Array]:
-    """Inputs and targets of the authors' file, whose columns are samples."""
+    """Read inputs and targets from the authors' file, whose columns are samples."""
     from scipy.io import loadmat
 
     if not path.is_file():

@@ -122,7 +122,7 @@ def _read_binary(folder: Path, name: str) -> tuple[Bytes, NDArray[np.int64]]:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads arrays, lists and strings, and refuses anything that could run code."""
+    """Reads arrays, lists and strings, and rejects anything that could run code."""
 
     allowed = frozenset({"_reconstruct", "ndarray", "dtype", "encode"})
 

@@ -47,7 +47,7 @@ DT, STEPS, KEPT = 0.01, 50, 12
 N_INPUTS = 55
 RTOL = 1e-11  # of a step: change in its last iteration over largest concentration; the residual is smaller
 MAX_ITERATIONS = 100
-BLOCK = 4  # samples marched together: enough to feed the matrix products, few enough to stay in cache
+BLOCK = 4  # samples advanced together: enough to fill the matrix products, few enough to stay in cache
 
 # amplitude, centre, modulation in time
 SOURCES: tuple[tuple[float, tuple[float, float], Callable[[float], float]], ...] = (
@@ -55,7 +55,7 @@ SOURCES: tuple[tuple[float, tuple[float, float], Callable[[float], float]], ...]
     (800.0, (0.6, 0.8), lambda t: 1.2 + 0.4 * np.sin(4 * np.pi * t)),
     (900.0, (0.3, 0.6), lambda t: 0.9 + 0.2 * np.sin(6 * np.pi * t)),
 )
-# ours: nodes of every mesh we allow, downstream of the sources on the way to (1, 0.5)
+# our choice: nodes of every allowed mesh, downstream of the sources on the way to (1, 0.5)
 OBSERVED = ((0.4, 0.3), (0.5, 0.6), (0.7, 0.4), (0.8, 0.7), (0.9, 0.3), (0.9, 0.5))
 
 
@@ -205,7 +205,7 @@ class Reaction:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the mesh alone decides: transport, spatial parts of the sources, heterogeneity, observed nodes."""
+    """Everything that depends on the mesh alone: transport, spatial parts of the sources, heterogeneity, observed nodes."""
 
     transport: Transport
     pulses: Tensor  # (3, nodes, nodes)
@@ -248,7 +248,7 @@ def simulate(mesh: int, inputs: Array) -> Array:
     discrete = problem(mesh)
     rows, columns = discrete.observed
     blocks = []
-    with one_thread():  # samples are what we run in parallel
+    with one_thread():  # parallelism is over samples
         for block in np.split(inputs, range(BLOCK, len(inputs), BLOCK)):
             kept = islice(discrete.states(block), STEPS - KEPT, None)
             blocks.append(torch.stack([u[:, rows, columns] for u in kept], 1).flatten(1).numpy())

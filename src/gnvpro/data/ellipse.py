@@ -2,7 +2,7 @@
 
     angle U(0, 2 pi),    radius U(0, 1) inside, U(1, 2) outside,    point (radius cos(angle), 0.4 radius sin(angle))
 
-Uniform in angle and radius, so the classes touch: no margin separates them. Drawn by a seed: 5000 / 1000 / 8000.
+Uniform in angle and radius, so the classes touch without a margin. Drawn by a seed: 5000 / 1000 / 8000.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
 
 
 def draw(samples: int, generator: torch.Generator) -> Samples:
-    """Points and labels, inside and outside in turn."""
+    """Draw points and labels, alternating between inside and outside."""
     if samples < 2:
         raise ValueError(f"samples must be at least 2, one of each class, got {samples}")
     labels = torch.arange(samples) % 2

@@ -15,11 +15,11 @@ from . import convection_diffusion_reaction as transport
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ORANGE, BLUE, BLACK = "#E69F00", "#0072B2", "#000000"  # by Okabe and Ito, safe for colour-blind readers
+ORANGE, BLUE, BLACK = "#E69F00", "#0072B2", "#000000"  # palette by Okabe and Ito, safe for colour-blind readers
 
 
 def cdr_figure(mesh: int = cdr.MESH, draw_seed: int = 0) -> Figure:
-    """Velocity and sources, the 55 reactions, and the first sample at t = 0.5 with the observation points."""
+    """Draw velocity and sources, the 55 reactions, and the first sample at t = 0.5 with the observation points."""
     transport.check_mesh(mesh)
     figure = need("matplotlib.figure", "plot").Figure(figsize=(14.5, 4.4), layout="constrained", dpi=150)
     flow, reactions, snapshot = figure.subplots(1, 3)
@@ -72,7 +72,7 @@ def cdr_figure(mesh: int = cdr.MESH, draw_seed: int = 0) -> Figure:
 
 
 def dcr_figure(mesh: int = dcr.MESH, inputs: tuple[float, float, float] = (0.7, 0.6, np.pi / 5)) -> Figure:
-    """The dipole, slices of one conductivity from the surface down, and its data as two 21 x 21 images."""
+    """Draw the dipole, slices of one conductivity from the surface down, and its data as two 21 x 21 images."""
     cells = resistivity.cells_of(mesh)
     y = np.array(inputs)
     resistivity.check_inputs(y[None])
@@ -118,5 +118,5 @@ def dcr_figure(mesh: int = dcr.MESH, inputs: tuple[float, float, float] = (0.7, 
 
 
 def _square(axis: Any, title: str, sides: tuple[float, float]) -> None:
-    """A square part of the domain seen from above."""
+    """Draw a square part of the domain from above."""
     axis.set(title=title, xlabel="$x_1$", ylabel="$x_2$", xlim=sides, ylim=sides, aspect="equal")

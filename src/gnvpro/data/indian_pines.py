@@ -28,8 +28,8 @@ SHAPE = (145, 145)
 FOLDER = Path("indian_pines")
 TRUTH = ("Indian_pines_gt.mat", "indian_pines_gt")
 CUBES = (("Indian_pines.mat", "indian_pines", 220), ("Indian_pines_corrected.mat", "indian_pines_corrected", 200))
-LARGEST = 5000 // 16  # at most so many pixels of a class for training and test together
-KEPT = 10  # at least so many pixels of a class for validation
+LARGEST = 5000 // 16  # maximum number of pixels of a class for training and test together
+KEPT = 10  # minimum number of pixels of a class for validation
 CLASSES = (
     "alfalfa",
     "corn, no till",
@@ -138,7 +138,7 @@ def _array(path: Path, key: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
         raise FileNotFoundError(f"{path.name} is not in {path.parent}; it belongs beside the cube")
     try:
         content = loadmat(path)
-    except Exception as error:  # scipy does not say which ones it raises
+    except Exception as error:  # scipy does not document which ones it raises
         raise ValueError(f"{path} is damaged or not a MATLAB file; get it again") from error
     if key not in content:
         names = [name for name in content if not name.startswith("__")]

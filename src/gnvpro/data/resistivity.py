@@ -7,18 +7,18 @@ On the box (0,2) x (0,2) x (0,1), surface at x3 = 1,
     q = current -1 at (1, 1/6, 1) and +1 at (1, 11/6, 1),   Q(a) = [[cos a, -sin a], [sin a, cos a]]
 
 Nodal finite volumes: u lives on the nodes, m on the cells, and an edge conducts with the mean m of its four cells
-(fewer on the boundary) times the area of its dual face over its length. The matrix A is the weighted graph Laplacian of
-the edges: symmetric, row sums zero, constants in its kernel. The currents sum to zero, so A u = b is consistent, and
-the data, being differences, do not see the constant:
+(fewer on the boundary) times the area of its dual face over its length. The matrix A is the weighted graph Laplacian
+of the edges: symmetric, row sums zero, constants in its kernel. The currents sum to zero, so A u = b is consistent.
+The data are differences, which do not depend on the constant:
 
     u(next node in x1) - u(node),  u(next node in x2) - u(node)   on 21 x 21 surface nodes from 1/6 to 11/6
 
 A u = b is solved by conjugate gradients, preconditioned by one geometric multigrid V-cycle: each level halves the
-cells, the coarse matrix has the same seven points, with edge conductances averaged from the finer ones, interpolation P
-is trilinear, restriction P^T, one Gauss-Seidel sweep forward on the way down and one backward on the way up (so the
-cycle is symmetric), a dense inverse last. Patterns, P and index maps depend on the mesh alone and are built once; a
-sample only fills in numbers. (Coarse edges from 2 x 2 x 2 means of m need 11.3 iterations on average and 15 at worst;
-these need 10.3 and 12.)
+cells, the coarse matrix has the same seven points, with edge conductances averaged from the finer ones,
+interpolation P is trilinear, restriction P^T, one Gauss-Seidel sweep forward on the way down and one backward on the
+way up (so the cycle is symmetric), and a dense inverse at the end. Patterns, P and index maps depend on the mesh
+alone and are built once; a sample only fills in numbers. (Coarse edges from 2 x 2 x 2 means of m need 11.3
+iterations on average and 15 at worst; these need 10.3 and 12.)
 
 Legend: m -> conductivity;  y -> inputs: depth, radius, angle;  u -> potential;  b -> currents;  A -> matrix
 """
@@ -44,7 +44,7 @@ Edges = tuple[Array, Array, Array]
 LENGTHS = (2.0, 2.0, 1.0)
 POINTS = 21  # surface points in each direction
 RTOL = 1e-10
-MAX_ITERATIONS = 200  # 9 to 13 are usual; a guard for conductivities nobody has tried
+MAX_ITERATIONS = 200  # a guard for unusual conductivities; 9 to 13 are usual
 
 
 def cells_of(mesh: int) -> Cells:
@@ -79,7 +79,7 @@ def coarsen(edges: Edges) -> Edges:
         along = np.moveaxis(conductance, axis, 0)
         total = (along[0::2] + along[1::2]) / 4
         for _ in range(2):
-            total = np.moveaxis(total, 1, -1)  # each of the two directions across comes last once
+            total = np.moveaxis(total, 1, -1)  # move each of the two transverse directions to the end once
             between = total[..., 1::2] / 2
             total = total[..., 0::2].copy()
             total[..., :-1] += between
@@ -90,7 +90,7 @@ def coarsen(edges: Edges) -> Edges:
 
 @dataclass(frozen=True)
 class Level:
-    """What a mesh alone decides: the CSR pattern and interpolation from the mesh with half the cells."""
+    """Everything that depends on a mesh alone: the CSR pattern and interpolation from the mesh with half the cells."""
 
     cells: Cells
     indptr: NDArray[np.int32]
@@ -121,7 +121,7 @@ def level(cells: Cells) -> Level:
     start, end, diagonal = np.concatenate(starts), np.concatenate(ends), nodes.ravel()
     edges = diagonal.size + np.arange(start.size)
     rows, columns = np.concatenate([diagonal, start, end]), np.concatenate([diagonal, end, start])
-    # positions, counted from one so that none is an explicit zero, ride through scipy's conversion to CSR
+    # positions, counted from one so that none is an explicit zero, survive scipy's conversion to CSR
     pattern = sp.csr_array((1 + np.concatenate([diagonal, edges, edges]), (rows, columns)))
     pattern.sort_indices()
     prolongation = None if is_coarsest(cells) else reduce(sp.kron, [interpolation(n // 2) for n in cells])
@@ -136,7 +136,7 @@ def level(cells: Cells) -> Level:
 
 
 def is_coarsest(cells: Cells) -> bool:
-    """Whether multigrid stops here: the cells do not halve, or so few are left that a dense inverse is cheap."""
+    """Return True if multigrid ends here: the cells do not halve, or few enough are left for a dense inverse."""
     return any(n % 2 for n in cells) or cells[0] <= 6
 
 
@@ -178,7 +178,7 @@ def solve(conductivity: Array, currents: Array, rtol: float = RTOL) -> Array:
     b = np.ascontiguousarray(currents, dtype=float).ravel()
     potential = np.zeros_like(b)
     preconditioner = LinearOperator(matrix.shape, matvec=cycle, dtype=float)
-    # CG trusts a recurrence for its residual; where that drifted from the truth, a restart finishes the job
+    # CG estimates its residual by a recurrence; if that drifts from the truth, a restart finishes the solve
     for _ in range(3):
         potential, _ = cg(matrix, b, x0=potential, rtol=rtol / 2, atol=0.0, maxiter=MAX_ITERATIONS, M=preconditioner)
         residual = float(np.linalg.norm(b - matrix @ potential) / np.linalg.norm(b))

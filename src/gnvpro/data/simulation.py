@@ -3,9 +3,9 @@
     intact archive there?  -> read it
     else: unfinished archive (of earlier runs) -> solve the rest over processes -> archive
 
-The solver is a pure function from a block of inputs to a block of targets, so blocks may come in any order. Samples that are
-not solved yet are NaN in the unfinished archive, which is written, whole or not at all, on interruption and every now and
-then: writing takes a twentieth of the time at most, and a run that is killed loses no more than what came since.
+The solver is a pure function from a block of inputs to a block of targets, so blocks may come in any order. Samples
+that are not solved yet are NaN in the unfinished archive. It is written in one step, on interruption and from time
+to time: writing takes at most a twentieth of the time, and a killed run loses only what came after the last writing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Solver = Callable[[Array], Array]
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LINES = 10.0
-WRITING_COST = 20  # times as long as the last writing took, the next one waits
+WRITING_COST = 20  # the next writing waits this many times as long as the last one took
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class SimulatedSet:
         workers: int | None = None,
         progress: bool = True,
     ) -> tuple[Path, Array, Array]:
-        """Path, inputs and targets of the set, which is made on first use and kept in the data directory."""
+        """Return path, inputs and targets of the set, which is made on first use and kept in the data directory."""
         self.check_mesh(mesh)
         samples, draw_seed = check_count("samples", samples, 1), check_count("draw_seed", draw_seed, 0)
         recipe = Recipe(self.name, self.version, mesh, samples, draw_seed)
         inputs = self.draw(samples, draw_seed)
         directory, solve = data_directory(data_dir) / self.name, partial(self.solve, mesh)
-        stream = None if progress else io.StringIO()  # which nobody reads
+        stream = None if progress else io.StringIO()  # a stream that is discarded
         with closing(Display(self.name, "samples", stream, SECONDS_BETWEEN_LINES)) as display:
             path, targets = make(recipe, inputs, self.n_targets, solve, self.block, directory, workers, display)
         return path, inputs, targets
@@ -88,7 +88,7 @@ def make(
     workers: int | None,
     display: Display,
 ) -> tuple[Path, Array]:
-    """Path of the archive and its targets; they are simulated unless an intact archive of this recipe exists."""
+    """Return the path of the archive and its targets; simulate them unless an intact archive of this recipe exists."""
     n_workers = available_cores() if workers is None else check_count("workers", workers, 1)
     path, stamp = directory / f"{recipe.stem}.npz", recipe.stamp(inputs)
     if path.exists():
@@ -112,7 +112,7 @@ def make(
     blocks = np.split(missing, range(block, len(missing), block)) if len(missing) else []
     written, took = time.monotonic(), 0.0
     try:
-        # closing: when a write fails, the processes must end now and not when the traceback is forgotten
+        # close explicitly: if a write fails, the processes must end now and not when the traceback is freed
         with closing(solve_blocks(solve, inputs, blocks, min(n_workers, len(blocks)))) as solved:
             for rows, found in solved:
                 if not np.isfinite(found).all():
@@ -138,7 +138,7 @@ def make(
 
 
 def solved_before(unfinished: Path, stamp: str) -> Array | None:
-    """The targets that an earlier run has left, where it was of the same set."""
+    """Return the targets left by an earlier run, if it was for the same set."""
     try:
         return archive.read(unfinished, stamp)[1]
     except (FileNotFoundError, archive.UnusableArchive):
@@ -148,7 +148,7 @@ def solved_before(unfinished: Path, stamp: str) -> Array | None:
 def solve_blocks(
     solve: Solver, inputs: Array, blocks: list[NDArray[np.intp]], workers: int
 ) -> Generator[tuple[NDArray[np.intp], Array], None, None]:
-    """Rows and targets of each block, in the order in which they are finished."""
+    """Yield rows and targets of each block, in the order in which they are finished."""
     if workers <= 1:
         for rows in blocks:
             yield rows, solve(inputs[rows])
@@ -161,15 +161,15 @@ def solve_blocks(
         for future in as_completed(pending):
             yield pending[future], future.result()
     finally:
-        # also after an interrupt or a failed write: begin nothing new, leave no process behind
+        # also after an interrupt or a failed write: start nothing new, leave no process behind
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
 def spawning() -> Iterator[None]:
-    """While processes start: one thread each, and no import of the user's script, which they do not need.
+    """Start processes with one thread each and without importing the user's script, which they do not need.
 
-    If they imported it, every script that loads a set would need `if __name__ == "__main__":`.
+    Otherwise every script that loads a set would need `if __name__ == "__main__":`.
     """
     main, environment = sys.modules["__main__"], {name: os.environ.get(name) for name in THREAD_VARIABLES}
     sys.modules["__main__"] = ModuleType("__main__")
@@ -186,7 +186,7 @@ def spawning() -> Iterator[None]:
 
 
 def _become_worker() -> None:
-    """Leave Ctrl-C to the parent, and end with it even if it is killed."""
+    """Ignore Ctrl-C, which the parent handles, and end with the parent even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -199,5 +199,5 @@ def _become_worker() -> None:
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

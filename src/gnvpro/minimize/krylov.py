@@ -4,27 +4,28 @@ At a point with gradient g and curvature A (symmetric, positive semi-definite), 
 
     A Q_r = Q_{r+1} H_r        Q orthonormal, H_r an (r+1) x r upper Hessenberg matrix,       beta = |g|
 
-and the step is s = Q_r z. Where the radius does not bind, z is the solution of GMRES without restarts (paper, sec. 2.3),
+and the step is s = Q_r z. If the radius does not bind, z is the solution of GMRES without restarts (paper, sec.
+2.3),
 
     z = argmin_z |H_r z - beta e_1|.
 
-Where it does, z minimises the quadratic model within the radius: with T the symmetric part of H_r[:r],
+If it does, z minimises the quadratic model within the radius: with T the symmetric part of H_r[:r],
 
     z(lambda) = argmin_z  -beta z_1 + 1/2 z' T z + lambda/2 |z|^2,      lambda >= 0 the root of |z(lambda)| = radius.
 
-The paper adds lambda to the residual's norm instead (`damped="residual"`), which weighs a direction of curvature e by
-e / (e^2 + lambda) and so all but leaves out the flat directions:
+The paper adds lambda to the norm of the residual instead (`damped="residual"`), which weights a direction of
+curvature e by e / (e^2 + lambda) and so almost ignores the flat directions:
 
     z(lambda) = argmin_z |H_r z - beta e_1|^2 + lambda |z|^2.
 
-The GMRES step is never longer than the minimiser of the model, so the two cases meet. With one eigen-decomposition of T
-every lambda costs a few multiplications of r-vectors: a rejected trial asks the same factorisation for a shorter step
-and pays for nothing but the trial itself. The model promises
+The GMRES step is never longer than the minimiser of the model, so the two cases meet. With one eigen-decomposition
+of T every lambda costs a few multiplications of r-vectors. After a rejected trial the same factorisation gives a
+shorter step, so only the trial itself costs work. The model predicts
 
     predicted reduction = beta z_1 - 1/2 z' T z.
 
-Arnoldi breaks down when the space is invariant (always when r reaches the dimension of the problem). That is luck, not
-failure: the factorisation is then exact and simply stops there.
+Arnoldi breaks down when the space is invariant (always when r reaches the dimension of the problem). This is no
+failure: the factorisation is then exact and simply ends.
 
 Legend: Q_{r+1} -> basis (rows are the vectors), H_r -> hessenberg, r -> rank, beta -> beta, lambda -> damping,
 Delta -> radius.
@@ -49,57 +50,59 @@ from gnvpro.minimize.trust_region import Point
 
 @dataclass(frozen=True)
 class Arnoldi:
-    """A Q_r = Q_{r+1} H_r, from the starting vector beta q_1."""
+    """The factorisation A Q_r = Q_{r+1} H_r, started at beta q_1."""
 
     basis: Tensor  # (rank + 1, n); the last row is zero after a breakdown
     hessenberg: Array  # (rank + 1, rank)
     beta: float
-    residual: float  # |H_r z - beta e_1| / beta at its minimum: what GMRES has left
+    residual: float  # |H_r z - beta e_1| / beta at its minimum, the remaining residual of GMRES
 
     @property
     def rank(self) -> int:
-        """The dimension of the Krylov space."""
+        """Dimension of the Krylov space."""
         return self.hessenberg.shape[1]
 
     @cached_property
     def gmres(self) -> Array:
-        """The coordinates of the step with the smallest residual; rounding error is not divided by."""
+        """Return the coordinates of the step with the smallest residual; singular values at rounding level are not
+        divided by.
+        """
         right = np.zeros(self.rank + 1)
         right[0] = self.beta
         return np.linalg.lstsq(self.hessenberg, right, rcond=1e-14)[0]
 
     @cached_property
     def projected(self) -> Array:
-        """The symmetric part of Q_r' A Q_r."""
+        """Symmetric part of Q_r' A Q_r."""
         square = self.hessenberg[:-1]
         return 0.5 * (square + square.T)
 
     @cached_property
     def ritz(self) -> tuple[Array, Array]:
-        """Its eigenvalues, what is below rounding error lifted to it, and eigenvectors."""
+        """Its eigenvalues, raised at least to rounding level, and eigenvectors."""
         values, vectors = np.linalg.eigh(self.projected)
         return np.maximum(values, 1e-14 * abs(values).max()), vectors
 
     @property
     def damped_model(self) -> tuple[Array, Array, Array]:
-        """e, b and V with z(lambda) = V [b / (e + lambda)] the minimum of the quadratic model, damped."""
+        """Return e, b and V such that z(lambda) = V [b / (e + lambda)] minimises the damped quadratic model."""
         values, vectors = self.ritz
         return values, self.beta * vectors[0], vectors
 
     @cached_property
     def damped_residual(self) -> tuple[Array, Array, Array]:
-        """The same for the norm of the residual, from the singular values of H_r."""
+        """Return the same for the damped norm of the residual, from the singular values of H_r."""
         left, singular, right = np.linalg.svd(self.hessenberg, full_matrices=False)
         singular = np.maximum(singular, 1e-14 * singular.max())
         return singular[::-1] ** 2, (self.beta * singular * left[0])[::-1], right[::-1].T
 
     def pseudo_inverse(self, y: Tensor) -> Tensor:
-        """Q_r H_r^+ Q_{r+1}' y."""
+        """Return Q_r H_r^+ Q_{r+1}' y."""
         small = self.basis @ y
         return self.basis[:-1].T @ small.new_tensor(self._pinv @ small.cpu().numpy())
 
     def pseudo_inverse_transposed(self, x: Tensor) -> Tensor:
-        """The exact transpose: Q_{r+1} H_r^+' Q_r' x."""
+        """Return the exact transpose: Q_{r+1} H_r^+' Q_r' x."""
         small = self.basis[:-1] @ x
         return self.basis.T @ small.new_tensor(self._pinv.T @ small.cpu().numpy())
 
@@ -109,7 +112,7 @@ class Arnoldi:
 
 
 def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: float) -> Arnoldi:
-    """Factor the operator on the Krylov space of `start` until GMRES would have a relative residual of `rtol`."""
+    """Factorise the operator on the Krylov space of `start` until GMRES has a relative residual of `rtol`."""
     n = start.numel()
     beta = float(torch.linalg.vector_norm(start))
     max_rank = min(max_rank, n)
@@ -127,7 +130,7 @@ def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: 
             break
         known = basis[: rank + 1]
         coefficients = product.new_zeros(rank + 1)
-        for _ in range(2):  # once is not enough in floating point, twice is
+        for _ in range(2):  # in floating point one orthogonalisation is not enough, two are
             correction = known @ product
             product = product - correction @ known
             coefficients += correction
@@ -145,7 +148,7 @@ def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: 
 
 
 def _next_sine(rotations: list[tuple[float, float]], column: Array) -> float:
-    """Rotate a new Hessenberg column like the ones before it; the sine of its own rotation shrinks the residual."""
+    """Rotate a new Hessenberg column by the earlier rotations; return the sine of its own, which reduces the residual."""
     above = column[0]
     for (c, s), below in zip(rotations, column[1:-1], strict=True):
         above = c * below - s * above
@@ -161,23 +164,23 @@ class KrylovModel:
 
     gradient: Tensor
     factors: Arnoldi
-    damped: str = "model"  # what the damping is added to: the quadratic model, or the norm of the "residual"
-    first_radius: ClassVar[float] = math.inf  # no bound: GMRES's own step is the first to try
+    damped: str = "model"  # where damping is added: the quadratic "model", or the norm of the "residual"
+    first_radius: ClassVar[float] = math.inf  # no bound: the first trial is the GMRES step
 
     @property
     def rank(self) -> int:
-        """The dimension of the space the step is taken from."""
+        """Dimension of the space of its steps."""
         return self.factors.rank
 
     def solve_within(self, radius: float) -> Step:
-        """The step of length at most `radius`, and the reduction the model promises for it."""
+        """Return the step of length at most `radius`, and its predicted reduction."""
         factors = self.factors
         if factors.rank == 0:
             return Step(torch.zeros_like(factors.basis[0]), 0.0, 0.0, 0.0)
         z, damping = factors.gmres, 0.0
         if np.linalg.norm(z) > radius:
             values, right, vectors = factors.damped_residual if self.damped == "residual" else factors.damped_model
-            y, damping = within_radius(values, right, radius, rounding=0.0)  # they are above it
+            y, damping = within_radius(values, right, radius, rounding=0.0)  # all values are above rounding level
             z = vectors @ y
         predicted = factors.beta * z[0] - 0.5 * z @ factors.projected @ z
         d_x = factors.basis.new_tensor(z) @ factors.basis[:-1]
@@ -185,6 +188,6 @@ class KrylovModel:
 
 
 def krylov_model(point: Point, max_rank: int, rtol: float, damped: str = "model") -> KrylovModel:
-    """The local model at a point, from the curvature there: two passes through the network for each dimension."""
+    """Build the local model at a point from the curvature there, with two passes through the network per dimension."""
     gradient = point.gradient()
     return KrylovModel(gradient, arnoldi(point.curvature().mv, -gradient, max_rank, rtol), damped)

@@ -1,11 +1,12 @@
-"""An almost exact step where the samples are many: the matrix of a part of them, and products with the curvature of all.
+"""An almost exact step for many samples: the matrix of a part of them, and products with the curvature of all.
 
     (A + damping D) s = -g        A: curvature of all samples, g: their gradient      conjugate gradients, two passes each,
     (P + damping D) z =  r        P: matrix of a part of the samples                  preconditioned by its Cholesky factor
 
-Squaring the Jacobian of n samples takes n m q^2 operations and is what makes exact steps late; P takes them for a part that
-has a few rows for each of the q directions, however large n is. P alone takes directions that the part knows little of for flat
-and goes too far in them. The whole curvature corrects that in a few iterations, since P differs little from A elsewhere.
+Squaring the Jacobian of n samples takes n m q^2 operations, the largest part of an exact step. P squares it for a
+part with a few rows for each of the q directions, however large n is. Alone, P takes directions that the part barely
+determines for flat and steps too far along them. The curvature of all samples corrects this in a few iterations,
+since P differs little from A in all other directions.
 
 Legend: P -> matrix, A -> products, D -> metric, m -> rows per sample.
 """
@@ -20,12 +21,12 @@ from torch import Tensor
 from gnvpro.minimize.dense_model import DenseModel
 from gnvpro.minimize.step_rules import Step
 
-ITERATIONS = 6  # of conjugate gradients at most
-TOLERANCE = 1e-3  # of r'z, at which they end
+ITERATIONS = 6  # maximum number of conjugate-gradient iterations
+TOLERANCE = 1e-3  # relative size of r'z at which they end
 
 
 class PartModel(DenseModel):
-    """The local model with the matrix of a part, whose damped steps are for the curvature of all samples."""
+    """The local model with the matrix of a part; its damped steps are for the curvature of all samples."""
 
     def __init__(
         self,
@@ -40,11 +41,11 @@ class PartModel(DenseModel):
         self.product = product  # A y, in the coordinates of the model
 
     def times(self, y: Tensor) -> Tensor:
-        """A y, of all samples."""
+        """Return A y for all samples."""
         return self.product(y)
 
     def straight_step(self, damping: float) -> Step:
-        """The step for this damping, or for the least power of ten above that leaves the part's matrix positive definite."""
+        """Return the step for this damping, multiplied by powers of ten until the part's matrix is positive definite."""
         damping = super().straight_step(damping).damping
         y = torch.zeros_like(self.gradient)
         Ay, r = torch.zeros_like(y), -self.gradient
@@ -58,7 +59,7 @@ class PartModel(DenseModel):
             y, Ay, r = y + length * p, Ay + length * Ap, r - length * bent
             z = self.solve(r, damping)
             before, rz = rz, float(r @ z)
-            if not rz > TOLERANCE * first:  # also when it is not a number
+            if not rz > TOLERANCE * first:  # also if it is NaN
                 break
             p = z + rz / before * p
         return Step(self.expand(y), self.length(y), float(-(self.gradient @ y + 0.5 * (y @ Ay))), damping)

@@ -1,14 +1,14 @@
-"""Krylov steps with quasi-Newton steps in between, which start from what the last Krylov space learnt.
+"""Krylov steps with quasi-Newton steps in between, which start from the curvature in the last Krylov space.
 
-A Krylov space of rank r costs 2 r passes, a quasi-Newton step two (a trial and its gradient). The Ritz pairs (e_i, u_i) of
-the last Krylov space show the stiff directions of the curvature; limited-memory BFGS learns the rest from the steps taken.
-Its inverse curvature H begins from
+A Krylov space of rank r costs 2 r passes, a quasi-Newton step two (a trial and its gradient). The Ritz pairs (e_i,
+u_i) of the last Krylov space contain the stiff directions of the curvature; limited-memory BFGS learns the rest from
+the steps taken. Its inverse curvature H starts from
 
     H_0 = gamma [ U diag(1 / (e_i + lambda)) U' + (I - U U') / c ],        c = min e_i + lambda,     gamma = s'y / y'H_0 y
 
-with lambda the damping of the Krylov step and (s, y) the last differences of x and of the gradient: gamma fits H_0 to the
-curvature along the last step. The step goes along d = -H g (see `line_model`). The pairs outlive the Krylov space: they are
-differences of true gradients, as good as new.
+with lambda the damping of the Krylov step and (s, y) the last differences of x and of the gradient: gamma fits H_0
+to the curvature along the last step. The step goes along d = -H g (see `line_model`). The pairs are kept when a new
+Krylov space is built, because they are differences of true gradients and stay valid.
 
 Legend: U -> vectors (rows), e_i -> values, lambda -> damping, (s, y) -> rows of S and Y.
 """
@@ -29,10 +29,10 @@ from gnvpro.minimize.line_model import LineModel
 from gnvpro.minimize.trust_region import Point
 from gnvpro.state import State
 
-# Quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes make the spaces.
+# Quasi-Newton steps for each dimension of the Krylov space: a quarter of the passes build the spaces.
 STEPS_PER_DIMENSION = 3
-MAX_PAIRS = 100  # that are remembered
-MAX_GROWTH = 4.0  # of a quasi-Newton step over the step before it; the first ones know little
+MAX_PAIRS = 100  # pairs in memory
+MAX_GROWTH = 4.0  # of a quasi-Newton step relative to the previous step; the first ones rest on few differences
 
 
 # -- the model
@@ -40,31 +40,31 @@ MAX_GROWTH = 4.0  # of a quasi-Newton step over the step before it; the first on
 
 @dataclass(frozen=True)
 class Ritz(State):
-    """The curvature as a Krylov space saw it: U diag(e) U' + min(e) (I - U U')."""
+    """The curvature in a Krylov space: U diag(e) U' + min(e) (I - U U')."""
 
     vectors: Tensor  # (rank, n), orthonormal rows
     values: Tensor  # (rank,), positive
 
     @cached_property
     def _rest(self) -> tuple[Tensor, Tensor]:
-        """1 / min(e), and what 1 / e has beyond it."""
+        """Return 1 / min(e), and the difference of 1 / e from it."""
         least = 1 / self.values.min()
         return least, 1 / self.values - least
 
     def inverse(self, v: Tensor) -> Tensor:
-        """H_0 v with gamma = 1."""
+        """Return H_0 v with gamma = 1."""
         least, beyond = self._rest
         return torch.addmv(least * v, self.vectors.T, beyond * (self.vectors @ v))
 
     def damped(self, gradient: Tensor, length: float) -> Ritz:
-        """With the damping under which the step from this space has the given length."""
+        """Return these pairs with the damping for which the step from this space has the given length."""
         right = -(self.vectors @ gradient)
         damping = damping_for(self.values.cpu().numpy(), right.cpu().numpy(), length)
         return Ritz(self.vectors, self.values + damping)
 
 
 def ritz_of(model: KrylovModel) -> Ritz:
-    """The Ritz pairs of a Krylov model."""
+    """Return the Ritz pairs of a Krylov model."""
     values, vectors = model.factors.ritz
     basis = model.factors.basis
     return Ritz(basis.new_tensor(vectors.T) @ basis[:-1], basis.new_tensor(values))
@@ -80,14 +80,14 @@ class Pairs(State):
 
     @staticmethod
     def none(x: Tensor) -> Pairs:
-        """Before the first step, for variables like x."""
+        """Return no pairs, for variables of the shape of x."""
         return Pairs(x.new_zeros(0, len(x)), x.new_zeros(0, len(x)), x.new_zeros(0, 0))
 
     def __len__(self) -> int:
         return len(self.S)
 
     def with_pair(self, s: Tensor, y: Tensor, most: int) -> Pairs:
-        """With one more pair, and without the oldest beyond `most`; as it was where the curvature along s is not positive."""
+        """Add one pair and drop the oldest beyond `most`; return self if the curvature along s is not positive."""
         if not float(s @ y) > 1e-10 * float(torch.linalg.vector_norm(s) * torch.linalg.vector_norm(y)):
             return self
         first = max(0, len(self) + 1 - most)
@@ -97,7 +97,7 @@ class Pairs(State):
         return Pairs(S, Y, R)
 
     def inverse_curvature(self, ritz: Ritz, v: Tensor) -> Tensor:
-        """H v: the two-loop recursion, each loop as the triangular system that it solves."""
+        """Return H v by the two-loop recursion, each loop written as the triangular system that it solves."""
         if not len(self):
             return ritz.inverse(v)
         gamma = self.R[-1, -1] / (self.Y[-1] @ ritz.inverse(self.Y[-1]))
@@ -107,23 +107,23 @@ class Pairs(State):
         return inside + torch.linalg.solve_triangular(self.R.T, rest[:, None], upper=False)[:, 0] @ self.S
 
 
-# -- what is remembered between steps
+# -- memory between steps
 
 
 @dataclass(frozen=True)
 class Learnt(State):
-    """What earlier models and steps taught, from which the model at the last accepted point follows."""
+    """Information from earlier models and steps that determines the model at the last accepted point."""
 
     ritz: Ritz | None = None
     pairs: Pairs | None = None
     steps: int = 0  # quasi-Newton models since the last Krylov space
     due: int = 0  # times a space was due, built or not
-    longest: float = inf  # quasi-Newton step
-    before_x: Tensor | None = None  # x and gradient where the last model was built
+    longest: float = inf  # longest allowed quasi-Newton step
+    before_x: Tensor | None = None  # x and gradient at which the last model was built
     before_gradient: Tensor | None = None
 
     def at(self, point: Point, may_build: Callable[[int], bool]) -> Learnt:
-        """Return what is known at a point that the last model's step has led to.
+        """Return the information at a point that the last model's step reached.
 
         A Krylov space that is due is built if `may_build` allows it, given how often one was due.
         """
@@ -142,19 +142,19 @@ class Learnt(State):
 
     @property
     def asks_for_space(self) -> bool:
-        """Whether the next model is one on a Krylov space."""
+        """Return True if the next model needs a new Krylov space."""
         return self.ritz is None or self.steps == 0
 
     def line_model(self, point: Point) -> LineModel:
-        """The quasi-Newton model at the point."""
+        """Return the quasi-Newton model at the point."""
         assert self.ritz is not None
         pairs = self.pairs or Pairs.none(point.x)
         direction = -pairs.inverse_curvature(self.ritz, point.gradient())
         length = float(torch.linalg.vector_norm(direction))
-        # a tiny gradient's direction may have no length
+        # the direction of a tiny gradient may have length zero
         most = 1.0 if length <= self.longest else self.longest / length
         return LineModel(point.gradient(), direction, len(self.ritz.values) + len(pairs), most)
 
     def with_space(self, model: KrylovModel) -> Learnt:
-        """With the Ritz pairs of a new Krylov space."""
+        """Return this information with the Ritz pairs of a new Krylov space."""
         return replace(self, ritz=ritz_of(model) if model.rank else None)

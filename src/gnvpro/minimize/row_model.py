@@ -8,9 +8,10 @@ With y = D^(1/2) s and K = J D^(-1/2):
     else, large damping         y = -(K'K + damping I)^-1 K'r                                    a Gram matrix
     else, small damping         K = Q R,  then   [R; sqrt(damping) I] = Q' R',   y = -R'^-1 Q' [Q'r; 0]
 
-A Gram matrix loses what lies below 1e-8 of the largest singular value. Damping above 1e-8 of the largest diagonal entry of
-K'K hides that: the step is right to eight digits, at a fifth of the price. With less damping the step would be wrong long
-before the residuals are exact, and a run would stop ("no step reduces the objective") at a hundred times the error.
+A Gram matrix loses everything below 1e-8 of the largest singular value. Damping above 1e-8 of the largest diagonal
+entry of K'K hides this loss: the step is accurate to eight digits, at a fifth of the cost. With less damping the
+step would be wrong long before the residuals are exact, and a run would stop ("no step reduces the objective") at a
+hundred times the error.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from gnvpro.linalg.symmetric_products import add_square
 from gnvpro.linalg.triangular import solve_triangular
 from gnvpro.minimize.step_rules import Step
 
-TINY = 1e-200  # a column of zeros must not be divided by
-LEAST_SHARE = 1e-8  # of the largest column: a variable that moves nothing here must not be free to move anywhere
+TINY = 1e-200  # avoids division by zero for a column of zeros
+LEAST_SHARE = 1e-8  # relative to the largest column; bounds steps of a variable without influence here
 GRAM_IS_SAFE = 1e-8  # damping, relative to the largest diagonal entry of K'K, above which K'K may be used
-GRAM_BLOCKS = 8  # of its rows, of which only the lower triangle is made
-ROUNDING = 1e-15  # damping below this share of the largest squared singular value is none, with a Gram matrix
+GRAM_BLOCKS = 8  # blocks of its rows; only the lower triangle is computed
+ROUNDING = 1e-15  # with a Gram matrix, damping below this fraction of the largest squared singular value counts as none
 
 
 class RowModel:
-    """|J s + r|^2 / 2 around a point: the local model of the loop."""
+    """The local model |J s + r|^2 / 2 around a point."""
 
     def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5, least_share: float = LEAST_SHARE) -> None:
         squares = J.square().sum(0)
@@ -51,7 +52,7 @@ class RowModel:
 
     @property
     def rank(self) -> int:
-        """The dimension of the space of its steps."""
+        """Dimension of the space of its steps."""
         return self.J.shape[1]
 
     @cached_property
@@ -60,14 +61,14 @@ class RowModel:
 
     @cached_property
     def _triangle(self) -> tuple[Tensor, Tensor]:
-        """R and Q'r of the scaled Jacobian: the residual as one more column, so that Q is never made."""
+        """Return R and Q'r of the scaled Jacobian; the residual is appended as a column, so that Q is never formed."""
         width = self.rank
         R = torch.linalg.qr(torch.cat([self._scaled, self.residual[:, None]], 1), mode="r").R
         return R[:width, :width], R[:width, width]
 
     @cached_property
     def _gram(self) -> Tensor:
-        """The lower triangle of K'K or K K', the smaller one."""
+        """Return the lower triangle of K'K or K K', whichever is smaller."""
         K = self._scaled if self.J.shape[0] < self.J.shape[1] else self._scaled.T
         gram = K.new_zeros(len(K), len(K))
         add_square(gram, K, blocks=GRAM_BLOCKS)
@@ -75,21 +76,21 @@ class RowModel:
 
     @cached_property
     def offset(self) -> float:
-        """The length of the residual in the range of J, relative to the whole residual."""
+        """Length of the residual in the range of J, relative to the whole residual."""
         whole = float(torch.linalg.vector_norm(self.residual))
         return float(torch.linalg.vector_norm(self._triangle[1])) / whole if whole > 0 else 0.0
 
     @property
     def first_radius(self) -> float:
-        """The length of a safely damped step."""
+        """Length of a safely damped step."""
         return self.solve_damped(1e-3 * self.scale).norm
 
     def solve_within(self, radius: float) -> Step:
-        """Not a rule of this model: its steps are damped."""
+        """Raise an error: steps of this model are damped."""
         raise TypeError("steps from rows are bounded by a damping, not by a radius")
 
     def solve_damped(self, damping: float) -> Step:
-        """The step for this damping, or for one in use above it where rounding asks for more."""
+        """Return the step for this damping, or for a larger one if rounding requires it."""
         rows, width = self.J.shape
         if rows < width:
             y, promised, damping = self._by_rows(damping)

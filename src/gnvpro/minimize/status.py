@@ -1,4 +1,4 @@
-"""How a minimisation ended, as sentences."""
+"""Reasons why a minimisation ended, as sentences."""
 
 from __future__ import annotations
 

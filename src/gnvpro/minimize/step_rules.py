@@ -1,6 +1,6 @@
-"""How far the next trial may go: the rules that set the radius or the damping of the loop in `trust_region`.
+"""Rules that set the radius or the damping of the next trial in the loop of `trust_region`.
 
-A rule is a pure function of what a trial showed, ratio = actual / predicted reduction:
+A rule is a pure function of the result of a trial, ratio = actual / predicted reduction:
 
     RadiusRule    |step| <= radius.     Shrink to a quarter of the step below 0.25; double it above 0.75 at the boundary.
     NielsenRule   (A + damping I) step = -gradient.
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from gnvpro.state import State, loaded, saved
 
-GROW_ABOVE = 0.75  # ratio above which the model may be trusted further
-AT_BOUNDARY = 0.8  # of the radius, from which on a step was stopped by it
+GROW_ABOVE = 0.75  # ratio above which the radius may grow
+AT_BOUNDARY = 0.8  # fraction of the radius from which a step counts as limited by it
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step, its length, the reduction promised for it and the damping that gave it."""
+    """A step, its length, its predicted reduction and the damping behind it."""
 
     d_x: Tensor
     norm: float
@@ -39,18 +39,18 @@ class LocalModel(Protocol):
 
     @property
     def gradient(self) -> Tensor:
-        """The gradient at the point, in the model's own coordinates."""
+        """Gradient at the point, in the model's own coordinates."""
 
     @property
     def rank(self) -> int:
-        """The dimension of the space its steps come from."""
+        """Dimension of the space of its steps."""
 
     @property
     def first_radius(self) -> float:
-        """The radius to begin with where none is known; infinite for the model's own minimum."""
+        """First radius if none is known; infinite for the model's own minimum."""
 
     def solve_within(self, radius: float) -> Step:
-        """The best step it knows of length at most `radius`."""
+        """Return the best step of length at most `radius`."""
 
 
 class DampedModel(LocalModel, Protocol):
@@ -58,29 +58,29 @@ class DampedModel(LocalModel, Protocol):
 
     @property
     def scale(self) -> float:
-        """The largest entry on the diagonal of its matrix."""
+        """Largest entry on the diagonal of its matrix."""
 
     def solve_damped(self, damping: float) -> Step:
-        """The step for this damping, or for the least damping above that leaves the matrix positive definite."""
+        """Return the step for this damping, or for the least larger one that makes the matrix positive definite."""
 
 
 class StepRule(Protocol):
-    """Bounds the steps of the loop; the bound is the rule's own, and all it remembers."""
+    """Bounds the steps of the loop; a bound is the complete state of its rule."""
 
     @property
     def accept_above(self) -> float:
-        """The ratio above which a trial is accepted."""
+        """Ratio above which a trial is accepted."""
 
     def propose(self, model: Any, bound: Any) -> tuple[Step, Any]:
-        """The step that the bound allows, and the bound in use; at the start there is none."""
+        """Return the step that the bound allows, and the bound in use; at the start `bound` is None."""
 
     def update(self, bound: Any, step_norm: float, ratio: float) -> Any:
-        """The next bound; the ratio is not a number where the trial was not finite."""
+        """Return the next bound; the ratio is NaN if the trial was not finite."""
 
 
 @dataclass(frozen=True)
 class RadiusRule:
-    """When to accept, shrink and grow."""
+    """Accepts, shrinks and grows a radius."""
 
     accept_above: float = 1e-4
     shrink_below: float = 0.25
@@ -89,13 +89,13 @@ class RadiusRule:
     grow: float = 2.0
 
     def propose(self, model: LocalModel, bound: float | None) -> tuple[Step, float]:
-        """The step within the radius; the first one says what the radius is."""
+        """Return the step within the radius; the first step defines the radius."""
         step = model.solve_within(model.first_radius if bound is None else bound)
         return step, step.norm if bound is None else bound
 
     def update(self, bound: float, step_norm: float, ratio: float) -> float:
-        """The next radius. It shrinks from the step, not from the radius: a longer step was never tried."""
-        if not ratio >= self.shrink_below:  # also when the ratio is not a number
+        """Return the next radius. It shrinks from the step, not from the radius, because a longer step was never tried."""
+        if not ratio >= self.shrink_below:  # also if the ratio is NaN
             return self.shrink * step_norm
         if ratio > self.grow_above and step_norm > AT_BOUNDARY * bound:
             return self.grow * step_norm
@@ -116,14 +116,14 @@ class LineSearchBound(State):
 
     radius: float | None = None
     fraction: float = 1.0
-    searching: bool = False  # whether the trial was along a quasi-Newton direction
+    searching: bool = False  # True if the trial was along a quasi-Newton direction
 
 
 Bound = float | Damping | LineSearchBound  # a plain number is a radius
 
 
 def radius_of(bound: Bound) -> float | None:
-    """The radius that a bound sets, where it sets one."""
+    """Return the radius of a bound, if it has one."""
     radius = bound.radius if isinstance(bound, LineSearchBound) else bound
     return radius if isinstance(radius, float) else None
 
@@ -133,19 +133,19 @@ saved_bound, loaded_bound = saved, loaded
 
 @dataclass(frozen=True)
 class NielsenRule:
-    """Damping by the gain ratio."""
+    """Adapts the damping by the gain ratio."""
 
     accept_above: float = 1e-4
-    first: float = 1e-3  # damping to begin with, relative to the model's scale
+    first: float = 1e-3  # first damping, relative to the model's scale
 
     def propose(self, model: DampedModel, bound: Damping | None) -> tuple[Step, Damping]:
-        """The step for the damping."""
+        """Return the step for the damping."""
         bound = bound or Damping(self.first * model.scale)
         step = model.solve_damped(bound.damping)
         return step, Damping(step.damping, bound.growth)
 
     def update(self, bound: Damping, step_norm: float, ratio: float) -> Damping:
-        """The next damping."""
+        """Return the next damping."""
         if ratio > self.accept_above:
             return Damping(bound.damping * max(1 / 3, 1 - (2 * min(ratio, 1.0) - 1) ** 3))
         return Damping(bound.damping * bound.growth, 2 * bound.growth)

@@ -1,7 +1,7 @@
 """Listeners: objects that watch a run. Each gets every record; none can change the run.
 
-To write one, implement the three methods of `Listener`. `begin` gets the records made before a resumed run stopped, so
-a listener that writes a file can write all of it. Where only the records matter, a function of one record will do.
+To write one, implement the three methods of `Listener`. `begin` gets the earlier records of a resumed run, so a
+listener that writes a file can write all of it. If you need only the records, pass a function of one record instead.
 
 >>> class Best:
 ...     def begin(self, history, budget): self.loss = float("inf")
@@ -35,17 +35,17 @@ class Listener(Protocol):
     """
 
     def begin(self, history: History, budget: float) -> None:
-        """The run starts, or goes on after these records; it may spend `budget` work units in all, infinity for no limit."""
+        """The run starts, or continues after these records; `budget` is its limit of work units, infinity for none."""
 
     def record(self, record: Record) -> None:
-        """One more record, the start included."""
+        """A new record, including that of the start."""
 
     def end(self, status: Status) -> None:
-        """The run is over; RUNNING when it was interrupted."""
+        """The run has ended; RUNNING if it was interrupted."""
 
 
 class CSVFile:
-    """A CSV file, one line per record, flushed at once; a cell is empty where a record has no value.
+    """A CSV file, one line per record, flushed at once; a missing value is an empty cell.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ class CSVFile:
             self.record(record)
 
     def record(self, record: Record) -> None:
-        """Write a line; before the first one the header, whose last columns are the metrics."""
+        """Write a line; the header precedes the first one, with the metrics as its last columns."""
         self._write_header(record)
         self._writer.writerow(row_of(record))
 
@@ -133,7 +133,7 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(directory))
 
     def begin(self, history: History, budget: float) -> None:
-        """Nothing to do: earlier records were written when they were made."""
+        """Do nothing: earlier records were written when they were made."""
 
     def record(self, record: Record) -> None:
         """Write every number of the record."""
@@ -149,7 +149,7 @@ class TensorBoard:
 class Progress:
     """Work done, loss, validation and radius: a bar on the terminal, else a line per record.
 
-    `train(..., listeners=["progress"])` is shorthand for it. With a stream, lines are printed there.
+    `train(..., listeners=["progress"])` is shorthand for it. Pass a stream to print lines to it.
 
     >>> import sys
     >>> progress = Progress(sys.stdout)
@@ -171,7 +171,7 @@ class Progress:
         self._display.update(record.work, numbers(record), line(record))
 
     def end(self, status: Status) -> None:
-        """Leave the last state standing, and say how it ended."""
+        """Leave the last state on the screen, and print the status."""
         self._display.close()
         self._display.note(str(status))
 
@@ -187,22 +187,22 @@ class EachRecord:
         self._function = function
 
     def begin(self, history: History, budget: float) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def record(self, record: Record) -> None:
-        """Call it."""
+        """Call the function."""
         self._function(record)
 
     def end(self, status: Status) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
-    """The listener that an element of `train(listeners=...)` stands for.
+    """Convert an element of `train(listeners=...)` to a listener.
 
     Args:
         value: an object with the three methods of `Listener`; "progress", for `Progress()`; or a function of one
-            record, which is called with every record of this call of `train`, the start included.
+            record, which is called with every record of this call of `train`, including the start.
 
     Raises:
         TypeError: `value` is none of these.
@@ -212,7 +212,7 @@ def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
     """
     if value == "progress":
         return Progress()
-    # a class has the methods too, and can be called: the mistake would show only when the run begins
+    # a class has the methods too and is callable, so the mistake would surface only when the run starts
     if not isinstance(value, type | str):
         if isinstance(value, Listener):
             return value
@@ -225,7 +225,7 @@ def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
 
 
 def numbers(record: Record) -> str:
-    """Loss, validation, and what bounds the step: a radius, a damping or a learning rate."""
+    """Format loss, validation, and the bound of the step: a radius, a damping or a learning rate."""
     parts = [f"loss {record.loss:.3e}"]
     if record.validation_loss is not None:
         parts.append(f"validation {record.validation_loss:.3e}")
@@ -242,7 +242,7 @@ def numbers(record: Record) -> str:
 
 
 def line(record: Record) -> str:
-    """One record in one line."""
+    """Format one record as one line."""
     rank = "" if record.rank is None else f"  rank {record.rank}"
     verdict = "" if record.accepted else "  rejected"
     note = f"  ({record.note})" if record.note else ""
