@@ -19,12 +19,13 @@ from gnvpro.methods import pace, readings
 from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
-from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
+from gnvpro.policy import BatchPolicy, Policy, SamplePolicy, SolverPolicy
 from stochastic_cases import network, samples
 
 # What is few and short enough for a test.
 BATCHES = BatchPolicy(begin_from=300, steps=160, least_passes=10.0)
 SMALL = Policy(solver=SolverPolicy(cheap_first=0.0), batches=BATCHES)
+READ_AGAIN = replace(SMALL, samples=SamplePolicy(held_memory=0.0))
 
 
 def trained(loss: str = "least_squares", n: int = 400, **settings: Any) -> gnvpro.Result:
@@ -127,7 +128,7 @@ def test_small_sets_slow_files_and_batches_of_ones_own_begin_on_all_samples() ->
     x, y = samples(400, "least_squares")
     loader = DataLoader(TensorDataset(x, y), batch_size=50)
     slow, in_order = (
-        gnvpro.train(network(), *given, loss="least_squares", policy=SMALL, iterations=2)
+        gnvpro.train(network(), *given, loss="least_squares", policy=READ_AGAIN, iterations=2)
         for given in ((InChunks(x), InChunks(y)), (loader,))
     )
     for result in (

@@ -17,9 +17,11 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.subspace import choose_subspace
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.problem import Problem
+from gnvpro.policy import Policy, SamplePolicy
 from streamed import on_disk
 
 SIZE = 4  # samples per chunk
+STREAMED = Policy(samples=SamplePolicy(held_memory=0.0))
 
 
 def streamed(m: Made, folder: Any, **options: Any) -> Problem:
@@ -184,7 +186,7 @@ def test_a_batch_may_have_no_sample_here(tmp_path, dataset):
     m = made("mlp, multinomial")
     if dataset:
         inputs = torch.utils.data.TensorDataset(m.inputs, m.targets)
-        problem = Problem(m.model, inputs, loss=m.case.loss)
+        problem = Problem(m.model, inputs, loss=m.case.loss, policy=STREAMED)
     else:
         problem = streamed(m, tmp_path)
     some, none = (problem.inputs.take(torch.arange(n)) for n in (3, 0))

@@ -13,7 +13,8 @@ import torch
 from gnvpro.samples import arrays
 from gnvpro.samples.arrays import Arrays, is_on_disk
 from gnvpro.samples.choose import as_stream
-from gnvpro.samples.source import Checksum, Part, rechunked
+from gnvpro.samples.sample_digest import SampleDigest
+from gnvpro.samples.source import Part, rechunked
 from streamed import on_disk
 
 
@@ -147,20 +148,20 @@ def test_parts_of_any_size_become_chunks():
         assert torch.equal(torch.cat(chunks), whole)
 
 
-def checksum(x: torch.Tensor, y: torch.Tensor, rows: int) -> Checksum:
-    total = Checksum()
+def digest(x: torch.Tensor, y: torch.Tensor, rows: int) -> SampleDigest:
+    total = SampleDigest()
     for part in rechunked(iter([Part(x, y)]), rows):
-        total = total + Checksum.of(part)
+        total.add(part)
     return total
 
 
-def test_a_checksum_knows_the_samples_and_not_their_order():
+def test_a_digest_knows_the_samples_and_not_their_order():
     x, y = torch.randn(50, 2, 4, 4, dtype=torch.float64), torch.randn(50, 1, dtype=torch.float64)
-    first, order = checksum(x, y, 50), torch.randperm(50)
-    assert first.differs(checksum(x, y, 7)) is None
-    assert first.differs(checksum(x[order], y[order], 3)) is None
-    assert "50 samples, then 49" in (first.differs(checksum(x[1:], y[1:], 7)) or "")
+    first, order = digest(x, y, 50), torch.randperm(50)
+    assert first.differs(digest(x, y, 7)) is None
+    assert first.differs(digest(x[order], y[order], 3)) is None
+    assert "50 samples, then 49" in (first.differs(digest(x[1:], y[1:], 7)) or "")
     twice = torch.cat([torch.arange(49), torch.tensor([0])])
-    changes = [(x.flip(3), y), (x[order], y), (x, y[order]), (x[twice], y[twice]), (x + 1e-9, y)]
+    changes = [(x.flip(3), y), (x[order], y), (x, y[order]), (x[twice], y[twice]), (x + 1e-12, y)]
     for other in changes:
-        assert "other content" in (first.differs(checksum(*other, 7)) or "")
+        assert "other content" in (first.differs(digest(*other, 7)) or "")

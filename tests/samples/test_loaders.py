@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, TensorDataset
 
 import gnvpro
+from gnvpro.objectives.stream import Stream
+from gnvpro.policy import Policy, SamplePolicy
 from gnvpro.samples.source import Part, rechunked
 
 F64 = torch.float64
@@ -50,8 +53,43 @@ def whole() -> TensorDataset:
     return TensorDataset(*samples())
 
 
+class Backwards(Sampler[int]):
+    """Another order in every pass."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        yield from torch.randperm(50, generator=torch.Generator().manual_seed(self.passes)).tolist()
+
+
+class Turning(IterableDataset):
+    """Samples in another order in every pass."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        yield from zip(*(each.roll(self.passes, 0) for each in samples()), strict=True)
+
+
 LOADERS = {
     "dataset": whole,
+    "shuffled": lambda: DataLoader(whole(), batch_size=8, shuffle=True),
+    "shuffled, the last batch dropped": lambda: DataLoader(whole(), batch_size=8, shuffle=True, drop_last=True),
+    "the last batch dropped": lambda: DataLoader(whole(), batch_size=8, drop_last=True),
+    "a sampler": lambda: DataLoader(whole(), batch_size=8, sampler=Backwards()),
+    "a batch sampler": lambda: DataLoader(whole(), batch_sampler=BatchSampler(Backwards(), 7, drop_last=False)),
+    "no batches": lambda: DataLoader(
+        [tuple(each[i : i + 5] for each in samples()) for i in range(0, 50, 5)], batch_size=None
+    ),
+    "iterable in another order": Turning,
+    "own collate": lambda: DataLoader(
+        list(zip(*samples(), strict=True)),  # type: ignore[arg-type]
+        batch_size=8,
+        shuffle=True,
+        collate_fn=lambda rows: [torch.stack(each) for each in zip(*rows, strict=True)],
+    ),
     "batches of 8": lambda: DataLoader(whole(), batch_size=8),
     "batches of 50": lambda: DataLoader(whole(), batch_size=50),
     "nothing to drop": lambda: DataLoader(whole(), batch_size=10, drop_last=True),
@@ -62,15 +100,21 @@ LOADERS = {
         [TensorDataset(*(each[:20] for each in samples())), TensorDataset(*(each[20:] for each in samples()))]
     ),
 }
+STREAMED = Policy(samples=SamplePolicy(held_memory=0.0))
 OPTIONS: dict[str, Any] = {"loss": "least_squares", "theta_penalty": 1e-4, "head_penalty": 1e-4}
 
 
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("solver", ["krylov", "dense"])
-def test_a_loader_trains_as_its_tensors(name, solver):
+@pytest.mark.parametrize("held", [True, False])
+def test_a_loader_trains_as_its_tensors(name, solver, held):
+    """Read once and held, or read again in every pass."""
     options = {**OPTIONS, "solver": solver, "iterations": 3}
     expected = gnvpro.train(network(), *samples(), validation=samples(), **options)
-    result = gnvpro.train(network(), LOADERS[name](), validation=LOADERS[name](), **options)
+    policy = Policy() if held else STREAMED
+    problem = gnvpro.Problem(network(), LOADERS[name](), policy=policy, **OPTIONS)
+    assert isinstance(problem.inputs, Stream) != held
+    result = gnvpro.train(network(), LOADERS[name](), validation=LOADERS[name](), policy=policy, **options)
     assert result.history.column("loss") == pytest.approx(expected.history.column("loss"), rel=1e-10)
     scores = result.history.column("validation_loss")
     assert scores == pytest.approx(expected.history.column("validation_loss"), rel=1e-10)
@@ -106,9 +150,12 @@ def test_weights_and_several_inputs_of_a_loader():
         assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-10)
 
 
+def with_replacement() -> DataLoader:
+    return DataLoader(whole(), batch_size=8, sampler=RandomSampler(whole(), replacement=True))
+
+
 REFUSED = [
-    (lambda: DataLoader(whole(), batch_size=8, shuffle=True), ValueError, r"does not go by the order .*shuffle=True"),
-    (lambda: DataLoader(whole(), batch_size=8, drop_last=True), ValueError, r"drops its last batch, 2 samples"),
+    (with_replacement, ValueError, "two passes over inputs differ: 50 samples each, with other content"),
     (Noisy, ValueError, "two passes over inputs differ: 50 samples each, with other content"),
     (lambda: DataLoader(samples()[0], batch_size=8), TypeError, r"must give \(inputs, targets\) .*got Tensor"),
     (lambda: TensorDataset(*(each[:0] for each in samples())), ValueError, "inputs is empty"),
@@ -123,7 +170,7 @@ def value_by(loader: Any) -> float:
 @pytest.mark.parametrize(("make", "error", "message"), REFUSED)
 def test_what_cannot_be_one_function_is_refused(make, error, message):
     with pytest.raises(error, match=message):
-        gnvpro.train(network(), make(), iterations=1, **OPTIONS)
+        gnvpro.train(network(), make(), iterations=1, solver="krylov", **OPTIONS)
     with pytest.raises(error, match=message):
         value_by(make())
 
@@ -191,7 +238,42 @@ def test_batches_by_number_need_an_order():
     expected = gnvpro.train(network(), *samples(), method=method, work=30, **OPTIONS)
     assert result.history[-1].loss == pytest.approx(expected.history[-1].loss, rel=1e-8)
     with pytest.raises(ValueError, match="draws samples by their number"):
-        gnvpro.train(network(), Read(), method=method, work=30, **OPTIONS)
+        gnvpro.train(network(), Read(), method=method, work=30, policy=STREAMED, **OPTIONS)
+
+
+def test_samples_that_change_go_to_the_batches_of_their_loader():
+    torch.manual_seed(0)
+    loader = DataLoader(Noisy(), batch_size=8, shuffle=True)
+    with pytest.warns(UserWarning, match="change from pass to pass"):
+        result = gnvpro.train(network(), loader, validation=whole(), work=40, **OPTIONS)
+    assert "AdamVPro" in result.setup["method"]
+    assert result.history[-1].validation_loss < result.history[0].validation_loss
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "lbfgs-vpro"])
+def test_samples_that_change_are_refused_by_methods_that_need_one_function(method):
+    with pytest.raises(ValueError, match="method='adam-vpro'"):
+        gnvpro.train(network(), DataLoader(Noisy(), batch_size=8), method=method, iterations=1, **OPTIONS)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_single_precision_loader_trains_a_deep_network(shuffle):
+    x, y = (each.float() for each in samples())
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2))
+    same = copy.deepcopy(model)
+    loader = DataLoader(TensorDataset(x, y), batch_size=10, shuffle=shuffle)
+    result = gnvpro.train(model, loader, iterations=5, **OPTIONS)
+    expected = gnvpro.train(same, x, y, iterations=5, **OPTIONS)
+    assert result.history[-1].loss == expected.history[-1].loss
+    streamed = gnvpro.train(model, loader, iterations=2, policy=STREAMED, **OPTIONS)
+    assert streamed.history[-1].loss <= 1.01 * result.history[-1].loss
+
+
+def test_samples_of_a_tensor_dataset_are_not_read_one_by_one():
+    data = whole()
+    problem = gnvpro.Problem(network(), DataLoader(data, batch_size=1, shuffle=True), **OPTIONS)
+    assert problem.inputs.data_ptr() == data.tensors[0].data_ptr()
 
 
 class Counted(Part):
@@ -235,9 +317,9 @@ def test_a_problem_reads_a_loader_no_more_often_than_it_needs(shape, penalty):
         DataLoader(data, batch_size=10) if shape == "loader" else data,
         loss="least_squares",
         theta_penalty=penalty,
-        memory=1.0,
+        policy=STREAMED,
     )
     passes = 1 if penalty is None else 3  # "auto" needs the mean of the targets, then their variance
     sniffed = sniffed if shape == "loader" else 50
-    assert data.count <= passes * 50 + sniffed
+    assert data.count <= passes * 50 + 2 * sniffed
     assert len(problem.inputs) == 50

@@ -15,7 +15,6 @@ from gnvpro.network.separable import SeparableNetwork
 from gnvpro.objectives.arguments import as_tensor, check_inputs, check_runs, check_sample_weight, check_targets
 from gnvpro.objectives.stream import Stream
 from gnvpro.problem.misfit import Misfit
-from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Inputs
 from gnvpro.samples.source import Samples
 
@@ -58,7 +57,8 @@ class HeldOut:
 def hold_out(problem: Problem, inputs: Any, targets: Any, sample_weight: Any) -> HeldOut:
     """Samples for the network and the loss of a problem, checked; held by the processes that hold its own samples."""
     network, processes = problem.network, problem.processes
-    source = as_stream("validation ", inputs, targets, sample_weight)
+    named = "validation ", inputs, targets, sample_weight
+    source, inputs, targets, sample_weight = problem.take_samples(named, problem.working.given)
     if source is not None:
         return _stream(problem, source)
     several = not processes.alone

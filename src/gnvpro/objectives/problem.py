@@ -52,14 +52,15 @@ from gnvpro.objectives.evidence import effective_targets, first_penalties
 from gnvpro.objectives.full import FullObjective
 from gnvpro.objectives.held_out import HeldOut, hold_out
 from gnvpro.objectives.reduced import ReducedObjective
-from gnvpro.objectives.stream import Stream
+from gnvpro.objectives.stream import Stream, device_of
+from gnvpro.objectives.taking import take_samples
 from gnvpro.policy import Policy, as_policy
 from gnvpro.problem.losses import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.processes import Processes
-from gnvpro.samples.choose import as_stream
 from gnvpro.samples.several import Batch, Inputs, Streamed
+from gnvpro.samples.source import Samples
 
 MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
 
@@ -132,12 +133,15 @@ class Problem:
             self._take_penalties(theta_penalty, head_penalty)
             if memory is not None:
                 check_number("memory", memory, 0.0, strict=True)
-            weights, stream = self._take(inputs, targets, sample_weight, given)
+        self.memory = self._least_memory(memory)
+        named = "", inputs, targets, sample_weight
+        source, inputs, targets, sample_weight = self.take_samples(named, given, self.same_samples)
+        with self.processes.together():
+            weights, stream = self._take(source, inputs, sample_weight, given)
         if not self.processes.alone:
             weighted = weights is not None or (stream is not None and stream.weighted)
             self.processes.check_same(common(self, given, weighted))
         self.few = few_samples(self.processes, self.inputs)
-        self.memory = self._least_memory(memory)
         many = self.processes.largest(stream.expected if stream is not None else len(self.inputs))
         with self.processes.together():
             self.working = WorkingModel.of(given, self.few, many, self.memory, self.policy.precision)
@@ -196,15 +200,21 @@ class Problem:
         """Sums over the samples of all processes."""
         return SampleSum(self.processes).of_samples(int(self.processes.gather([len(self.inputs)]).sum()))
 
-    def _take(self, inputs: Any, targets: Any, weights: Any, model: nn.Module) -> tuple[Tensor | None, Stream | None]:
-        """Inputs, and weights or a stream where they are not held."""
+    def _take(self, source: Samples | None, inputs: Any, weights: Any, model: nn.Module) -> tuple[Any, Stream | None]:
+        """Check inputs, and return their weights, or a stream if they are not held."""
         several = not self.processes.alone
-        source = as_stream("", inputs, targets, weights, self.same_samples)
         if source is not None:
             self.inputs = stream = Stream.of("", source, model, self.same_samples)
             return None, stream
         self.inputs = batch = check_inputs("inputs", inputs, model, may_be_empty=several)
         return check_sample_weight("sample_weight", weights, batch, may_be_zero=several), None
+
+    def take_samples(
+        self, named: tuple[str, Any, Any, Any], model: nn.Module, same: bool = True
+    ) -> tuple[Samples | None, Any, Any, Any]:
+        """Hold the samples of a loader if they are few: see `gnvpro.objectives.taking`."""
+        most = self.policy.samples.held_memory * self.memory
+        return take_samples(self.processes, named, same, most, device_of(model))
 
     def _least_memory(self, memory: float | None) -> float:
         """What every process can afford: those on one machine share it."""

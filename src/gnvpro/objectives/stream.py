@@ -2,8 +2,8 @@
 
     source (as it comes)  ->  inputs in the model's dtype, target rows in the loss's form, weights that sum to one
 
-The first pass checks every sample, counts, and adds up the weights. Every later pass must have the same count and content, see
-`gnvpro.samples.source`. Samples of weight zero are left out of the chunks, as they are of tensors.
+The first pass checks every sample, counts, and adds up the weights. Every later pass must have the same count and content, in
+any order (see `gnvpro.samples.source`). Samples of weight zero are left out of the chunks, as they are of tensors.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from gnvpro.objectives.arguments import check_inputs, check_targets, check_weigh
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.samples.loaders import Loaded
+from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import Batch, Streamed
-from gnvpro.samples.source import Checksum, Part, Samples
+from gnvpro.samples.source import ChangingSamples, Part, Samples
 
 FEW = 4  # samples by which a model is tried
 CHECKED_ROWS = 10_000  # samples at a time in the first pass
@@ -54,7 +55,7 @@ class Stream(Streamed):
     @staticmethod
     def of(name: str, source: Samples, model: nn.Module, same_samples: bool = True) -> Stream:
         """Before it is checked: enough to try the model."""
-        few = source.first(FEW).to(_device(model))
+        few = source.first(FEW).to(device_of(model))
         inputs = check_inputs(f"{name}inputs", few.inputs, model)
         columns = 0 if few.weights is None else few.weights.shape[1] if few.weights.ndim == 2 else 1
         return Stream(name, source, model, inputs, columns, same_samples or not isinstance(source, Loaded))
@@ -93,7 +94,7 @@ class Stream(Streamed):
 
     def check(self, network: SeparableNetwork, loss: Loss) -> Stream:
         """Check every sample; what cannot be used is a ValueError that names it."""
-        total, checksum, kept, seen = 0.0, Checksum(), [], 0
+        total, digest, kept, seen = 0.0, SampleDigest(), [], 0
         for part in self._parts(CHECKED_ROWS):
             inputs = self._inputs(part, seen)
             weights = check_weights(f"{self.name}sample_weight", part.weights, inputs, seen)
@@ -101,7 +102,8 @@ class Stream(Streamed):
             if weights is not None:
                 total += float(weights.sum()) * len(weights) / weights.numel()
                 kept.append(_has_weight(weights))
-            checksum, seen = checksum + Checksum.of(part), seen + len(part)
+            digest.add(part)
+            seen += len(part)
         if not seen:
             raise ValueError(f"{self.name}inputs is empty: it has no samples")
         if kept and not total > 0:
@@ -110,7 +112,7 @@ class Stream(Streamed):
         if positive is not None and len(positive) == seen:
             positive = None
         count = seen if positive is None else len(positive)
-        return replace(self, checked=Checked(network, loss, checksum, count, count, total, positive))
+        return replace(self, checked=Checked(network, loss, digest, count, count, total, positive))
 
     @property
     def observed(self) -> float:
@@ -125,7 +127,7 @@ class Stream(Streamed):
         return replace(self, checked=replace(known, everywhere=over.count(known.count), weight=weight))
 
     def _parts(self, size: int) -> Iterator[Part]:
-        device = _device(self.model)
+        device = device_of(self.model)
         return (part.to(device) for part in self.source.chunks(size))
 
     def _inputs(self, part: Part, first: int) -> Batch:
@@ -143,20 +145,18 @@ class Stream(Streamed):
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """One pass over all samples that have weight; at its end it must have seen what the first one saw."""
-        known, checksum = self._known, Checksum()
+        known, digest = self._known, SampleDigest()
         for part in self._parts(size):
-            checksum = checksum + Checksum.of(part)
+            if self.same_samples:
+                digest.add(part)
             if known.positive is not None:
                 assert part.weights is not None
                 part = part[_has_weight(part.weights)]
             if len(part):
                 yield Chunk(self._prepared(part))
-        trouble = known.checksum.differs(checksum)
-        if trouble is not None and self.same_samples:
-            raise ValueError(
-                f"two passes over {self.name}inputs differ: {trouble}; training by this method needs the same samples in every "
-                "pass: leave out what is random (augmentation, sampling), or use a stochastic method, such as method='adam'"
-            )
+        trouble = known.digest.differs(digest) if self.same_samples else None
+        if trouble is not None:
+            raise ChangingSamples(f"{self.name}inputs", trouble)
 
     def _prepared(self, part: Part) -> Prepared:
         known = self._known
@@ -177,7 +177,7 @@ class Stream(Streamed):
         positive = self._known.positive
         chosen = samples.cpu() if positive is None else positive[samples.cpu()]
         part = self.source.take(chosen) if len(chosen) else self.source.first(1)[:0]
-        return self._prepared(part.to(_device(self.model)))
+        return self._prepared(part.to(device_of(self.model)))
 
     def batches(self, over: SampleSum) -> Iterator[tuple[Batch, Misfit]]:
         """One pass in the batches of the user's own loader."""
@@ -188,7 +188,7 @@ class Stream(Streamed):
                 "process a Dataset or arrays"
             )
         for part in self.source.batches():
-            made = self._prepared(part.to(_device(self.model)))
+            made = self._prepared(part.to(device_of(self.model)))
             whole = Misfit(self._known.loss, made.targets, made.weights, self.weighted, over.held)
             yield made.inputs, whole.scaled(len(part), len(self))
 
@@ -213,7 +213,8 @@ def _has_weight(weights: Tensor) -> Tensor:
     return weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's parameters."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
@@ -223,7 +224,7 @@ class Checked:
 
     network: SeparableNetwork
     loss: Loss
-    checksum: Checksum
+    digest: SampleDigest
     count: int  # samples that have weight
     everywhere: int  # with those of other processes
     weight: float  # of all samples

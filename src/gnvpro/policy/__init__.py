@@ -18,6 +18,7 @@ from gnvpro.policy.equations import EquationPolicy
 from gnvpro.policy.estimator import EstimatorPolicy
 from gnvpro.policy.precision import PrecisionPolicy
 from gnvpro.policy.rows import Row, rows_of
+from gnvpro.policy.samples import SamplePolicy
 from gnvpro.policy.solver import SolverPolicy
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Policy",
     "PrecisionPolicy",
     "Row",
+    "SamplePolicy",
     "SolverPolicy",
     "as_policy",
     "rows_of",
@@ -44,6 +46,7 @@ class Policy:
     equations: EquationPolicy = field(default_factory=EquationPolicy)
     estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
     precision: PrecisionPolicy = field(default_factory=PrecisionPolicy)
+    samples: SamplePolicy = field(default_factory=SamplePolicy)
 
 
 def as_policy(policy: Policy | None) -> Policy:

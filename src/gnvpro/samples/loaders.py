@@ -1,9 +1,12 @@
 """Samples of torch: a Dataset, or a DataLoader, of (inputs, targets) or (inputs, targets, weights).
 
-A Dataset is read in its own order. A DataLoader gives its own batches, in its own order and by its own workers; they are put
-together to the chunks of a pass, so their size changes nothing. A method that means the same function at every call needs
-every sample in every pass: a loader that shuffles or drops its last batch is refused for it, one that changes its samples is
-found out by the second pass (`gnvpro.samples.source`). Stochastic methods take a loader as it is, with its own batches.
+A Dataset is read in its own order. A DataLoader gives its own batches, which are put together to the chunks of a pass, so
+their size changes nothing.
+
+A method that means the same function at every call needs every sample in every pass, in any order. For it a loader that
+shuffles, or drops its last batch, is read in the order of its Dataset, by the loader's own collate function and workers. Other
+samplers, batch samplers and IterableDatasets are read as they come; passes that differ raise an error
+(`gnvpro.samples.source`). Stochastic methods take every loader with its own batches.
 """
 
 from __future__ import annotations
@@ -15,8 +18,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
+from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import Several
 from gnvpro.samples.source import Part, rechunked
 
@@ -38,14 +51,9 @@ class Loaded:
 
     @staticmethod
     def of(name: str, given: Any, same_samples: bool) -> Loaded:
-        """From what the user gave; a loader whose passes are meant to differ is refused where they must not."""
+        """Take what the user gave; with `same_samples`, in an order of its own if it shuffles."""
         if isinstance(given, DataLoader):
-            trouble = _why_passes_differ(given)
-            if same_samples and trouble is not None:
-                raise ValueError(
-                    f"{name}: the DataLoader {trouble}, and this method needs every sample in every pass; give it without, or "
-                    "use a stochastic method, such as method='adam', which takes a loader as it is"
-                )
+            given = _in_order(given) if same_samples else given
             return Loaded(name, given, own_batches=True)
         return Loaded(name, DataLoader(given, batch_size=READ_TOGETHER), own_batches=False)
 
@@ -73,15 +81,41 @@ class Loaded:
         return rechunked(self.batches(), rows)
 
     def take(self, indices: Tensor) -> Part:
-        """The samples of these numbers, where the loader goes by the order of its Dataset."""
-        loader = self.loader
-        if isinstance(loader.dataset, IterableDataset) or not isinstance(loader.sampler, SequentialSampler):
+        """Return the samples of these numbers, if the loader goes by the order of its Dataset."""
+        if not self.in_order:
             raise ValueError(
                 f"{self.name}: this method draws samples by their number, and the DataLoader has them in an order of its own; "
                 "give the Dataset itself, or arrays"
             )
-        collate = loader.collate_fn if loader.batch_size is not None else default_collate
-        return self._part(collate([loader.dataset[i] for i in indices.tolist()]))
+        return self._collated(indices.tolist())
+
+    def changes(self, few: int) -> bool:
+        """Whether the first samples of the Dataset differ when they are read again; False if they have no numbers."""
+        if isinstance(self.loader.dataset, IterableDataset):
+            return False
+        numbers, single = list(range(min(few, len(self.loader.dataset)))), self.loader.batch_sampler is None
+        digests = [SampleDigest(), SampleDigest()]
+        for digest in digests if numbers else []:
+            digest.add(self._part(self.loader.dataset[0]) if single else self._collated(numbers))
+        return digests[0].differs(digests[1]) is not None
+
+    def _collated(self, numbers: list[int]) -> Part:
+        loader = self.loader
+        grouped = loader.batch_sampler is not None
+        collate = loader.collate_fn if grouped else default_collate
+        return self._part(collate([loader.dataset[i] for i in numbers]))
+
+    def tensors(self) -> Part | None:
+        """Return all samples of a TensorDataset, which need not be read one by one."""
+        loader = self.loader
+        plain = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
+        return self._part(list(loader.dataset.tensors)) if plain and self.in_order and len(loader.dataset) else None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the loader goes by the order of its Dataset."""
+        loader = self.loader
+        return not isinstance(loader.dataset, IterableDataset) and type(_sampler(loader)) is SequentialSampler
 
     @property
     def takes_fast(self) -> bool:
@@ -118,13 +152,32 @@ class Loaded:
         return tensor
 
 
-def _why_passes_differ(loader: Any) -> str | None:
-    """What shows without a pass."""
+def _sampler(loader: Any) -> Any:
+    """Return what decides the order of the samples; None if that is a batch sampler of the user's own."""
+    batches = loader.batch_sampler
+    if batches is None:
+        return loader.sampler
+    return batches.sampler if type(batches) is BatchSampler else None
+
+
+def _in_order(loader: Any) -> Any:
+    """Return a loader of the same samples in the order of the Dataset, or the given one if its order is its own matter."""
     if isinstance(loader.dataset, IterableDataset):
-        return None
-    if not isinstance(loader.sampler, SequentialSampler):
-        return (
-            f"does not go by the order of its Dataset (shuffle=True, or a {type(loader.sampler).__name__} of its own)"
-        )
-    dropped = len(loader.dataset) % loader.batch_size if loader.drop_last and loader.batch_size else 0
-    return f"drops its last batch, {dropped} samples (drop_last=True)" if dropped else None
+        return loader
+    sampler, drops = _sampler(loader), loader.drop_last
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(loader.dataset)
+    if not shuffles and not (drops and type(sampler) is SequentialSampler):
+        return loader
+    workers = {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
+    return DataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        **(workers if loader.num_workers else {}),
+    )

@@ -1,30 +1,23 @@
-"""Where samples come from when they are not held in memory: the protocol, and what two passes over it must agree on.
+"""Where samples come from when they are not held in memory.
 
     Samples     first(count), chunks(rows), take(indices)      arrays on disk (`arrays`), Datasets and DataLoaders (`loaders`)
-    Part        some samples as they come: inputs, and targets and weights where there are any
-    Checksum    sums over a pass that do not depend on the order of the samples or the size of the chunks
+    Part        some samples as they come: inputs, and targets and weights if there are any
 
-A method that means the same function at every call needs the same samples in every pass. Each pass therefore adds up
-
-    s = sum_n r'x_n,   t = sum_n q'y_n,   sum_n r'x_n q'y_n,   sum_n r'x_n w_n
-
-with fixed random vectors r and q: a sample that is lost, drawn twice or changed (turned, cropped, with noise added) changes
-them, and so does a target that goes to another sample.
+A method that means the same function at every call needs the same samples in every pass, in any order. Each pass adds up a
+`SampleDigest`: a sample that is lost, drawn twice or changed (turned, cropped, with noise added) changes it, and so does a
+target that goes to another sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gnvpro.samples.several import joined, tensors_of
-
-AGREEMENT = 1e3 * torch.finfo(torch.float64).eps  # of two sums of the same numbers in another order
+from gnvpro.samples.several import joined
 
 
 @dataclass(frozen=True)
@@ -94,50 +87,12 @@ class Samples(Protocol):
         """Whether samples of any numbers are read about as fast as those of a slice."""
 
 
-@dataclass(frozen=True)
-class Checksum:
-    """Sums over the samples of a pass."""
+class ChangingSamples(ValueError):
+    """Two passes over a source have different samples."""
 
-    count: int = 0
-    sums: tuple[float, ...] = ()
-    sizes: tuple[float, ...] = ()  # the same of absolute values: what rounding errors are relative to
-
-    @staticmethod
-    def of(part: Part) -> Checksum:
-        """Of some samples."""
-        x = torch.stack([_project(tensor, k) for k, tensor in enumerate(tensors_of(part.inputs))]).sum(0)
-        values = [x]
-        for seed, other in ((101, part.targets), (102, part.weights)):
-            if other is not None:
-                y = _project(other, seed)
-                values += [y, x * y]
-        every = torch.stack(values)
-        return Checksum(len(part), tuple(every.sum(1).tolist()), tuple(every.abs().sum(1).tolist()))
-
-    def __add__(self, other: Checksum) -> Checksum:
-        if not self.sums:
-            return other
-        added = [
-            tuple(map(sum, zip(a, b, strict=True))) for a, b in ((self.sums, other.sums), (self.sizes, other.sizes))
-        ]
-        return Checksum(self.count + other.count, *added)
-
-    def differs(self, other: Checksum) -> str | None:
-        """What another pass has that this one has not; None where they agree."""
-        if self.count != other.count:
-            return f"{self.count} samples, then {other.count}"
-        close = all(
-            abs(a - b) <= AGREEMENT * size for a, b, size in zip(self.sums, other.sums, self.sizes, strict=True)
+    def __init__(self, name: str, trouble: str) -> None:
+        super().__init__(
+            f"two passes over {name} differ: {trouble}; training by this method needs the same samples in every pass: leave "
+            "out what is random (augmentation, sampling with replacement), or use a method on random batches, such as "
+            "method='adam-vpro'"
         )
-        return None if close else f"{self.count} samples each, with other content"
-
-
-def _project(tensor: Tensor, seed: int) -> Tensor:
-    """One number per sample."""
-    flat = tensor.reshape(len(tensor), -1).to(torch.float64).nan_to_num()
-    return flat @ _direction(flat.shape[1], seed).to(flat.device)
-
-
-@lru_cache(maxsize=16)
-def _direction(size: int, seed: int) -> Tensor:
-    return torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(1 + seed)) + 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.processes import Processes
+from gnvpro.samples.loaders import Loaded, is_loader
+from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import Inputs, entries_per_sample, tensors_of
 from gnvpro.training.agreement import check_settings
 from gnvpro.training.checkpoint import Checkpoint, taken_up
@@ -34,11 +37,11 @@ from gnvpro.training.listeners import Listener, as_listener
 from gnvpro.training.plan import Plan
 from gnvpro.training.result import Result
 from gnvpro.training.run import Run
-from gnvpro.training.sample_digest import SampleDigest
 from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import RESERVED, Judge, Metric, Rise, check_metrics
 from gnvpro.training.summary import setup_of
 
+TRIED_SAMPLES = 4  # of a loader, read twice to see whether they stay the same
 HASHED_ROWS = 10_000  # samples at a time
 MAX_SINGLE_THREAD_ENTRIES = 200_000  # of the inputs, up to which one thread is faster
 
@@ -176,6 +179,17 @@ def train(
     processes = Processes.of(process_group)
     with processes.together():
         chosen = as_method(method, solver)
+        by_itself = method == "gnvpro" and solver is None
+        changing = by_itself and is_loader(inputs) and Loaded.of("inputs", inputs, True).changes(TRIED_SAMPLES)
+    if not processes.all(not changing):
+        chosen = as_method("adam-vpro", None)
+        warnings.warn(
+            "inputs: samples of the loader change from pass to pass (augmentation), so there is no sum over all of them to "
+            "minimise: trained on the loader's batches by method='adam-vpro'; name a method to choose another one",
+            UserWarning,
+            stacklevel=2,
+        )
+    with processes.together():
         several = listeners if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
         watchers = [as_listener(each) for each in several]
         named = check_metrics(metrics)

@@ -1,4 +1,6 @@
-"""A hash of samples that depends neither on their order nor on which process holds which: what a checkpoint knows of the data.
+"""A hash of samples that depends neither on their order nor on which process holds which.
+
+A checkpoint compares it to refuse other data, and two passes over a loader must agree in it.
 
     h(sample)  =  mix(sum_j c_j x_j)          x_j the 64-bit words of its bytes, c_j fixed odd numbers, modulo 2^64
     hash       =  sum over the samples of h
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnvpro.processes import Processes
+from gnvpro.samples.several import tensors_of
+from gnvpro.samples.source import Part
 
 Words = NDArray[np.uint64]
 WORDS = 1_000_000  # at a time
@@ -32,10 +36,15 @@ class SampleDigest:
         self.count, self.kinds = 0, dict.fromkeys(PARTS, "")
         self.sums = dict.fromkeys(PARTS, 0)
 
-    def update(self, inputs: Sequence[Tensor], targets: Tensor, weights: Tensor) -> None:
-        """Some more samples; targets and weights may have several rows for each."""
+    def add(self, part: Part) -> None:
+        """Add some samples as a source gives them."""
+        self.update(tensors_of(part.inputs), part.targets, part.weights)
+
+    def update(self, inputs: Sequence[Tensor], targets: Tensor | None, weights: Tensor | None) -> None:
+        """Add some samples; targets and weights may have several rows for each."""
         samples = len(inputs[0])
-        parts = dict(zip(PARTS, (list(inputs), [targets], [weights.to(torch.float32)]), strict=False))
+        singles = [] if weights is None else [weights.to(torch.float32)]
+        parts = dict(zip(PARTS, (list(inputs), [] if targets is None else [targets], singles), strict=False))
         together = np.zeros(samples, dtype=np.uint64)
         for i, (name, tensors) in enumerate(parts.items()):
             hashes = _hashes(tensors, samples)
@@ -44,6 +53,13 @@ class SampleDigest:
             together += hashes * _factors(len(PARTS))[i]
         self.sums[PARTS[-1]] += int(_mixed(together).sum(dtype=np.uint64))
         self.count += samples
+
+    def differs(self, other: SampleDigest) -> str | None:
+        """Return what another pass has that this one has not; None if they agree."""
+        if self.count != other.count:
+            return f"{self.count} samples, then {other.count}"
+        same = all((self.sums[name] - other.sums[name]) % 2**64 == 0 for name in PARTS)
+        return None if same else f"{self.count} samples each, with other content"
 
     def texts(self, processes: Processes) -> dict[str, str]:
         """The hashes of the samples of all processes, by name."""
