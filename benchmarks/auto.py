@@ -22,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from benchmarks.race import problems as race
@@ -158,7 +159,7 @@ class Curve:
 
 
 def watched(
-    problem: Problem, solver: str, enough: Callable[[list[gnvpro.extend.Record], float], bool], **budget: float
+    problem: Problem, solver: str, enough: Callable[[list[gnvpro.extend.Record], float], bool], **budget: Any
 ) -> tuple[list[gnvpro.extend.Record], list[float]]:
     """Return the records of one run and the processor seconds at each, until `enough` is true."""
     records: list[gnvpro.extend.Record] = []

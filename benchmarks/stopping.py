@@ -17,7 +17,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -28,10 +28,12 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.minimize.status import Status
+from gnvpro.policy import Policy, StoppingPolicy
 from gnvpro.training import convergence
 from gnvpro.training.scores import Improved, Judge, Rise
 
 LONGER = 4
+NEVER = Policy(stopping=StoppingPolicy(least_work=math.inf, gradient=0.0))
 
 
 def mlp(*widths: int) -> nn.Module:
@@ -197,7 +199,7 @@ PROBLEMS = {**CHOSEN_ON, **CONFIRMING}
 class Ending:
     """The end of a run without a limit according to one rule, which is applied after every record."""
 
-    rule: convergence.Settling
+    rule: StoppingPolicy
     best: Improved = field(default_factory=Improved)
     at: int | None = None
     status: Status | None = None
@@ -207,13 +209,17 @@ class Ending:
         self.best = self.best.after(history[-1], Judge())
         if self.at is not None or history[-1].solver == "adam-vpro":  # batches never settle
             return
-        turned = self.rule.rests(history, self.best.iteration) and Rise.of(history) is not None
-        self.status = Status.TURNED_UP if turned else self.rule.status(history, capped=False)
+        if convergence.has_converged(self.rule, history):
+            self.status = Status.CONVERGED
+        elif convergence.rests(self.rule, history, self.best.iteration) and Rise.of(history) is not None:
+            self.status = Status.TURNED_UP
+        elif convergence.has_settled(self.rule, history, capped=False):
+            self.status = Status.SETTLED
         if self.status is not None:
             self.at = len(history) - 1
 
 
-def table_rows(name: str, seed: int, rules: list[convergence.Settling], most_seconds: float) -> None:
+def table_rows(name: str, seed: int, rules: list[StoppingPolicy], most_seconds: float) -> None:
     """Train one long run and find where each rule would have ended it."""
     endings = [Ending(rule) for rule in rules]
 
@@ -223,7 +229,7 @@ def table_rows(name: str, seed: int, rules: list[convergence.Settling], most_sec
         ends = [records[ending.at].work for ending in endings if ending.at is not None]
         return spent > most_seconds or (len(ends) == len(endings) and records[-1].work >= LONGER * max(ends))
 
-    records, times = watched(PROBLEMS[name](seed), "auto", enough)
+    records, times = watched(PROBLEMS[name](seed), "auto", enough, policy=NEVER)
     for ending in endings:
         k = len(records) - 1 if ending.at is None else ending.at
         later = next((record for record in records if record.work >= LONGER * records[k].work), None)
@@ -243,12 +249,11 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=list(CHOSEN_ON), choices=list(PROBLEMS))
     parser.add_argument("--confirm", action="store_true", help="the problems on which nothing was chosen")
     parser.add_argument("--seconds", type=float, default=40.0, help="of a run at most")
-    parser.add_argument("--pays", type=float, nargs="+", default=[convergence.RULE.pays])
+    parser.add_argument("--pays", type=float, nargs="+", default=[StoppingPolicy().pays])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rules = [replace(convergence.RULE, pays=pays) for pays in args.pays]
-    convergence.RULE = convergence.Settling(least_work=math.inf, gradient=0.0)  # none
+    rules = [StoppingPolicy(pays=pays) for pays in args.pays]
     print(
         "| problem | asked per 100 WU | status | WU | seconds | Phi | over four times the work |\n|---|---|---|---|---|---|---|"
     )

@@ -18,8 +18,9 @@ import gnvpro
 from checks import F64
 from gnvpro import Status
 from gnvpro.extend import Record
+from gnvpro.policy import Policy, StoppingPolicy
 from gnvpro.training import convergence
-from gnvpro.training.convergence import Settling
+from gnvpro.training.convergence import has_converged, has_settled
 from gnvpro.training.scores import Rise
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -114,12 +115,8 @@ def test_seconds_must_be_a_number_that_is_not_negative(seconds: Any) -> None:
 def test_with_no_limit_at_all_a_run_on_noisy_data_ends_when_more_work_would_gain_little(solver: str) -> None:
     result = fit(Y + NOISE, solver=solver, theta_penalty=1e-3, head_penalty=1e-3)
     assert result.status in (Status.SETTLED, Status.CONVERGED, Status.STEP_TOO_SMALL)
-    much_more = Settling(fall=0.0, gradient=0.0)
-    before, convergence.RULE = convergence.RULE, much_more
-    try:
-        longer = fit(Y + NOISE, solver=solver, theta_penalty=1e-3, head_penalty=1e-3, work=4 * result.work + 400)
-    finally:
-        convergence.RULE = before
+    much_more = {"work": 4 * result.work + 400, "policy": Policy(stopping=StoppingPolicy(fall=0.0, gradient=0.0))}
+    longer = fit(Y + NOISE, solver=solver, theta_penalty=1e-3, head_penalty=1e-3, **much_more)
     assert result.history[-1].loss < 1.05 * longer.history[-1].loss
 
 
@@ -142,47 +139,47 @@ def test_methods_on_batches_have_a_budget_where_none_is_given() -> None:
 
 
 def test_a_small_gradient_is_convergence() -> None:
-    rule = Settling(gradient=1e-3)
-    assert rule.status([record(0, 1.0, norm=10.0), record(1, 0.5, norm=0.0101)]) is None
-    assert rule.status([record(0, 1.0, norm=10.0), record(1, 0.5, norm=0.0099)]) is Status.CONVERGED
+    rule = StoppingPolicy(gradient=1e-3)
+    assert not has_converged(rule, [record(0, 1.0, norm=10.0), record(1, 0.5, norm=0.0101)])
+    assert has_converged(rule, [record(0, 1.0, norm=10.0), record(1, 0.5, norm=0.0099)])
     # each level has a scale of its own
     refined = [record(0, 1.0, norm=10.0), record(1, 0.5, norm=1e-3, level=1)]
-    assert rule.status(refined, convergence.first_record(refined, 0, 1)) is None
+    assert not has_converged(rule, refined, convergence.first_record(refined, 0, 1))
 
 
 def test_the_window_is_a_share_of_the_work_and_has_a_least_length() -> None:
-    rule = Settling(share=0.5, least_work=100.0, least_iterations=5, fall=0.01)
+    rule = StoppingPolicy(window=0.5, least_work=100.0, least_iterations=5, fall=0.01)
     falling = [record(k, 0.9**k) for k in range(40)]
-    assert not any(rule.is_settled(falling[:k]) for k in range(1, 41))
+    assert not any(has_settled(rule, falling[:k]) for k in range(1, 41))
     flat = [*falling, *(record(40 + k, falling[-1].loss) for k in range(60))]
-    ended = next(k for k in range(1, len(flat) + 1) if rule.is_settled(flat[:k]))
+    ended = next(k for k in range(1, len(flat) + 1) if has_settled(rule, flat[:k]))
     window = 0.5 * flat[ended - 1].work
     assert flat[ended - 1].work - 390 == pytest.approx(window, abs=10)
     early = [record(k, 1.0) for k in range(30)]
     assert (
-        next(k for k in range(1, 31) if rule.is_settled(early[:k])) == 11
+        next(k for k in range(1, 31) if has_settled(rule, early[:k])) == 11
     )  # 100 work units, ten records after the first
     wide = [record(k, 1.0, work=1000.0 * k) for k in range(30)]
-    assert next(k for k in range(1, 31) if rule.is_settled(wide[:k])) == 6  # five iterations
+    assert next(k for k in range(1, 31) if has_settled(rule, wide[:k])) == 6  # five iterations
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0])
 def test_without_a_cap_the_fall_that_is_asked_for_grows_with_the_work_it_took(exponent: float) -> None:
-    rule = Settling(share=0.25, least_work=100.0, least_iterations=5, fall=0.01, pays=0.05)
+    rule = StoppingPolicy(window=0.25, least_work=100.0, least_iterations=5, fall=0.01, pays=0.05)
     power = [record(k, (10.0 * k) ** -exponent, work=10.0 * k) for k in range(1, 1000)]
-    ended = next(k for k in range(1, 1000) if rule.is_settled(power[:k], capped=False))
+    ended = next(k for k in range(1, 1000) if has_settled(rule, power[:k], capped=False))
     # (3/4)^-a - 1 = pays / 100 * W / 4
     assert power[ended - 1].work == pytest.approx(400 / 0.05 * (0.75**-exponent - 1), rel=0.03)
-    assert not rule.is_settled(power)
+    assert not has_settled(rule, power)
 
 
 def test_the_rule_looks_at_one_level_only_and_at_any_sign_of_the_objective() -> None:
-    rule = Settling(share=0.5, least_work=50.0, least_iterations=3, fall=0.01)
+    rule = StoppingPolicy(window=0.5, least_work=50.0, least_iterations=3, fall=0.01)
     history = [record(k, 1.0) for k in range(5)] + [record(k, 1.0, level=1) for k in range(5, 9)]
-    assert rule.is_settled(history)
-    assert not rule.is_settled(history, convergence.first_record(history, 0, 0))
-    assert not rule.is_settled([record(k, -1.0 - k) for k in range(20)])
-    assert rule.is_settled([record(k, -1.0) for k in range(20)])
+    assert has_settled(rule, history)
+    assert not has_settled(rule, history, convergence.first_record(history, 0, 0))
+    assert not has_settled(rule, [record(k, -1.0 - k) for k in range(20)])
+    assert has_settled(rule, [record(k, -1.0) for k in range(20)])
 
 
 # -- a validation loss that has turned up

@@ -1,24 +1,16 @@
-"""The default solver: cheap and exact steps by turns, mostly those that reduce the loss more for what they cost.
+"""The default solver: cheap steps first, exact ones once they reduce the loss more for what they cost.
 
 An exact step takes the whole Gauss-Newton matrix; a cheap one is a quasi-Newton step or, for losses other than least squares,
-a step from a Krylov space. Which is better depends on the problem and on how far training is, so both kinds are tried and
-judged by the gain that is seen,
-
-    gain  =  log(Phi before / Phi after) / cost           costs: see `gnvpro.methods.costs`
+a step from a Krylov space.
 
     begin     with cheap steps if an exact step costs as much as six of them or more; else all steps are exact
-    cheap  -> exact   when the cheap steps at the cost of two exact ones no longer halve Phi; later, when they gain less than
-                      exact steps last did
-    exact  -> cheap   when a stint of exact steps gained less than cheap steps last did
+    change    to exact steps when the cheap steps at the cost of two exact ones no longer halve Phi
 
-A stint of the kind that gains less is short, and the next one waits until it is a small share of the cost since: trying what
-does not pay costs a tenth or so. All steps are the hybrid's if exact steps cannot be had (memory, the eliminator, the model),
-or if one would take minutes.
-
+All steps are the hybrid's if exact steps cannot be had (memory, the eliminator, the model), or if one would take minutes.
 Large sets of samples begin on random batches (`relay`); the same decisions follow from where they end.
 
-Costs are counted, so a call takes the same steps whatever else runs on the machine. A limit on work, seconds or iterations
-ends a run, and shortens what would not fit into what is left; it chooses no algorithm.
+Costs are counted (`gnvpro.methods.costs`), so a call takes the same steps whatever else runs on the machine. A limit on work,
+seconds or iterations ends a run, and shortens what would not fit into what is left; it chooses no algorithm.
 """
 
 from __future__ import annotations
@@ -43,9 +35,17 @@ from gnvpro.minimize.krylov import KrylovModel
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound
 from gnvpro.minimize.trust_region import Point, StepReport
-from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.policy import because
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kind of steps to begin with, "batches", "cheap", "exact" or "hybrid", and the rules that chose it."""
+
+    kind: str
+    why: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -76,23 +76,61 @@ class Auto:
         """Nothing: it takes what can be used."""
         return None
 
+    def choose(self, problem: Problem, fresh: bool = True) -> Choice:
+        """Choose the kind of steps to begin with; a fresh start has seen none of the samples."""
+        exact, why = self._exact_steps(problem)
+        costs = Costs(self.cost, self.dense, problem, Budget(problem.meter, math.inf)) if exact else None
+        if costs is None:
+            kind = "hybrid"
+        else:
+            rule, ratio = problem.policy.solver.cheap_first, costs.exact_step / costs.cheap_step
+            kind, sign, then = (
+                ("cheap", ">=", "cheap steps first") if costs.cheap_first else ("exact", "<", "all steps are exact")
+            )
+            why = because(f"an exact step costs {ratio:.3g} cheap ones", sign, "solver.cheap_first", rule, then)
+        on_batches, samples = self._on_batches(problem, fresh)
+        return Choice("batches" if on_batches and kind != "exact" else kind, (*samples, why))
+
+    def _exact_steps(self, problem: Problem) -> tuple[bool, str]:
+        """Return whether exact steps can be had at an acceptable cost, and why not."""
+        if count_directions(problem) == 0:
+            return False, "no parameter moves the features: hybrid steps"
+        if not problem.eliminator.supports_exact_steps:
+            return False, f"{type(problem.eliminator).__name__} has no exact inverse Hessian: hybrid steps"
+        most, cost = problem.policy.solver.exact_below, prices_of(self.dense, problem, sizes_of(problem)).of_exact_step
+        if cost > most:
+            return False, because(f"an exact step of {cost:.3g} s", ">", "solver.exact_below", most, "hybrid steps")
+        trouble = self.dense.why_not(problem)
+        if not problem.processes.all(trouble is None):  # what one cannot, none does
+            return False, f"no exact steps, but hybrid ones: {trouble or 'another process cannot take them'}"
+        return True, ""
+
+    def _on_batches(self, problem: Problem, fresh: bool) -> tuple[bool, tuple[str, ...]]:
+        """Return whether training may begin on random batches, and why."""
+        least, count = problem.policy.batches.begin_from, f"{problem.n_samples:,} samples"
+        if least is None or problem.n_samples < least:
+            sentence = because(count, "<", "batches.begin_from", least, "all samples at every step")
+            return False, () if least is None else (sentence,)
+        if problem.searched.theta or problem.searched.head:
+            return False, ("penalties are found from the data, on all samples at every step",)
+        if not (fresh and problem.takes_fast):
+            return False, ("single samples cannot be read fast: all samples at every step",) if fresh else ()
+        return True, (because(count, ">=", "batches.begin_from", least, "starts on random batches"),)
+
     def takes_exact_steps(self, problem: Problem) -> bool:
         """Whether exact steps can be had, and one costs less than a minute or so."""
-        if count_directions(problem) == 0 or not problem.eliminator.supports_exact_steps:
-            return False
-        if prices_of(self.dense, problem, sizes_of(problem)).of_exact_step > problem.policy.solver.exact_below:
-            return False
-        return problem.processes.all(self.dense.why_not(problem) is None)  # what one cannot, none does
+        return self._exact_steps(problem)[0]
 
     def first_solver(self, problem: Problem) -> str:
-        """Return the kind of steps that it begins with on this problem; this takes a pass or two."""
-        meter = WorkMeter(len(problem.inputs))
-        running = self.running(problem.with_meter(meter), Start(problem.theta()), Budget(meter, math.inf), None)
-        if isinstance(running, Relay):
-            return AdamVPro.name
-        steps = running.current if isinstance(running, Race) else running
-        assert isinstance(steps, Steps)
-        return steps.name
+        """Return the name of the steps that it begins with on this problem."""
+        cheap = "hybrid" if self._cheap_by_gradients(problem) else "krylov"
+        return {"batches": AdamVPro.name, "cheap": cheap, "exact": "dense", "hybrid": "hybrid"}[
+            self.choose(problem).kind
+        ]
+
+    def _cheap_by_gradients(self, problem: Problem) -> bool:
+        """Whether cheap steps are quasi-Newton steps."""
+        return self.cost == "work" or problem.misfit.identity_hessian
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LiveState:
         """Evaluate the first model."""
@@ -108,9 +146,9 @@ class Auto:
 
     def running(self, problem: Problem, start: Start, budget: Budget, state: State | None, seed: int = 0) -> Running:
         """Start on a problem, or go on from a state; the seed is of the order of batches."""
-        exact = self.takes_exact_steps(problem)
-        if state is None and self.begins_on_batches(problem, start, budget, exact):
-            part = self._part_for_batches(problem, budget, exact)
+        fresh = start.W is None and budget.share == 1.0
+        if state is None and self.choose(problem, fresh).kind == "batches":
+            part = self._part_for_batches(problem, budget)
         elif state is not None and "batches" in state:
             limit, seconds = state["part"]
             part = replace(budget, limit=limit, seconds=seconds)
@@ -126,18 +164,9 @@ class Auto:
 
         return Relay(batches, follow, budget, state)
 
-    def begins_on_batches(self, problem: Problem, start: Start, budget: Budget, exact: bool) -> bool:
-        """Whether the samples are many, can be drawn by number, and nothing was trained on them before."""
-        least = problem.policy.batches.begin_from
-        many = least is not None and problem.n_samples >= least
-        fresh = start.W is None and budget.share == 1.0
-        fixed = not (problem.searched.theta or problem.searched.head)  # the evidence judges minima
-        if not (many and fresh and problem.takes_fast and fixed):
-            return False
-        return not exact or Costs("operations", self.dense, problem, budget).cheap_first
-
-    def _part_for_batches(self, problem: Problem, budget: Budget, exact: bool) -> Budget:
+    def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
         batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
+        exact = self.takes_exact_steps(problem)
         return part_for_batches(budget, problem.policy.batches, batch / problem.n_samples, exact)
 
     def on_all_samples(
@@ -159,7 +188,7 @@ class Auto:
 
     def cheap(self, problem: Problem, budget: Budget) -> Cheap:
         """Return quasi-Newton steps, or Krylov steps if more than work counts and the loss is not least squares."""
-        if not (self.cost == "work" or problem.misfit.identity_hessian):
+        if not self._cheap_by_gradients(problem):
             krylov = Krylov(self.max_rank, self.rtol)
             return Cheap(lambda point, bound, _: krylov.steps(point, bound, budget, None), two_passes=False)
 

@@ -102,9 +102,10 @@ class Costs:
         self.sizes = None if kind == "work" else sizes_of(problem)
         self.dense = dense if self.sizes is None else thrifty(dense, problem, self.sizes)
         self.matrices = self.steps = 0  # that were made
-        self.gone = 0.0  # before the run was resumed
+        self.begun = budget.meter.work
+        self.gone = 0.0  # seconds by the clock before the run was resumed
         self.slowness = 1.0  # seconds by the clock over those predicted
-        self._begun = self._clock()
+        self._set_out = self._clock()
 
     @cached_property
     def predicted(self) -> Prices:
@@ -114,15 +115,17 @@ class Costs:
         return prices_of(self.dense, self.problem, self.sizes)
 
     def _clock(self) -> float:
-        if self.kind == "seconds":
-            return time.process_time() if self.problem.inputs.device.type == "cpu" else time.perf_counter()
-        passes, each = self.budget.meter.work / self.budget.share, self.predicted
-        return passes * each.of_pass + self.matrices * each.of_matrix + self.steps * each.of_step
+        if self.kind != "seconds":
+            return 0.0
+        return time.process_time() if self.problem.inputs.device.type == "cpu" else time.perf_counter()
 
     @property
     def spent(self) -> float:
         """Cost since the method began."""
-        return self.gone + self._clock() - self._begun
+        if self.kind == "seconds":
+            return self.gone + self._clock() - self._set_out
+        passes, each = (self.budget.meter.work - self.begun) / self.budget.share, self.predicted
+        return passes * each.of_pass + self.matrices * each.of_matrix + self.steps * each.of_step
 
     @property
     def exact_step(self) -> float:
@@ -150,10 +153,11 @@ class Costs:
             self.slowness = max(of_cheap_step, 1e-9) / self.predicted.of_cheap_step
 
     def state(self) -> list[float]:
-        """What was spent, and what the clock said of it."""
-        return [self.spent, self.slowness]
+        """Return the counts, and what the clock showed."""
+        return [self.begun, self.matrices, self.steps, self.gone + self._clock() - self._set_out, self.slowness]
 
     def resume(self, state: list[float]) -> None:
-        """Go on counting from there."""
-        self.gone, self.slowness = state
-        self._begun = self._clock()
+        """Continue these counts."""
+        self.begun, matrices, steps, self.gone, self.slowness = state
+        self.matrices, self.steps = int(matrices), int(steps)
+        self._set_out = self._clock()

@@ -29,6 +29,7 @@ def live_state(problem: Problem, running: Running, cache: Cache, seed: int) -> L
         gradient_norm=running.gradient_norm() if problem.network.n_theta else None,
         next_passes=running.next_passes,
         bound=running.bound,
+        settles=running.settles,
         content=running.state(),
         seed=seed,
     )

@@ -98,12 +98,14 @@ class MethodState(state.State):
         gradient_norm: the norm of the objective's gradient there; None if it is unknown.
         next_passes: passes over the samples that the next step needs at least.
         bound: the radius or damping with which a following batch should begin, if the method has one.
+        settles: whether a standstill of the objective is an end; False while a better kind of steps is still to come.
     """
 
     iterate: Iterate
     gradient_norm: float | None = None
     next_passes: float = 2.0
     bound: Bound | None = None
+    settles: bool = True
 
 
 class Reached(Protocol):
@@ -154,6 +156,10 @@ class Running(Protocol):
     def next_passes(self) -> float:
         """Passes over the samples that the next iteration needs at least."""
 
+    @property
+    def settles(self) -> bool:
+        """Whether a standstill of the objective is an end."""
+
     def gradient_norm(self) -> float | None:
         """The norm of the objective's gradient, where it is known or the budget allows for what it costs."""
 
@@ -189,6 +195,11 @@ class HandsOn:
     def next_passes(self) -> float:
         """Passes of the next step."""
         return self.current.next_passes
+
+    @property
+    def settles(self) -> bool:
+        """Whether a standstill of the steps at hand is an end."""
+        return self.current.settles
 
     def gradient_norm(self) -> float | None:
         """The norm of the gradient, where it is known."""

@@ -51,6 +51,7 @@ class RunningAdamVPro:
     """Gradients of the reduced loss of batches."""
 
     bound = None
+    settles = False  # the objective of random batches never does
 
     def __init__(
         self, settings: StepSettings, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None

@@ -81,6 +81,7 @@ class KrylovWithinBudget:
 class Steps(Generic[P]):
     """The loop from a point on, with models that a function builds."""
 
+    settles = True
     least_passes = 4  # of a model and its trial: a Krylov space of one dimension, the trial, its gradient
 
     def __init__(

@@ -17,9 +17,10 @@ from gnvpro.policy.cost import CostPolicy
 from gnvpro.policy.equations import EquationPolicy
 from gnvpro.policy.estimator import EstimatorPolicy
 from gnvpro.policy.precision import PrecisionPolicy
-from gnvpro.policy.rows import Row, rows_of
+from gnvpro.policy.rows import Row, because, rows_of
 from gnvpro.policy.samples import SamplePolicy
 from gnvpro.policy.solver import SolverPolicy
+from gnvpro.policy.stopping import StoppingPolicy
 
 __all__ = [
     "BatchPolicy",
@@ -31,7 +32,9 @@ __all__ = [
     "Row",
     "SamplePolicy",
     "SolverPolicy",
+    "StoppingPolicy",
     "as_policy",
+    "because",
     "rows_of",
 ]
 
@@ -44,6 +47,7 @@ class Policy:
     solver: SolverPolicy = field(default_factory=SolverPolicy)
     batches: BatchPolicy = field(default_factory=BatchPolicy)
     equations: EquationPolicy = field(default_factory=EquationPolicy)
+    stopping: StoppingPolicy = field(default_factory=StoppingPolicy)
     estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
     precision: PrecisionPolicy = field(default_factory=PrecisionPolicy)
     samples: SamplePolicy = field(default_factory=SamplePolicy)

@@ -37,3 +37,19 @@ def rows_of(policy: Any, subject: str = "") -> Iterator[Row]:
             yield from rows_of(value, each.name)
         else:
             yield Row(subject, each.name, value, **each.metadata)
+
+
+def because(quantity: str, sign: str, name: str, threshold: object, then: str) -> str:
+    """Return the sentence of a decision: what was compared with which row, and what follows.
+
+    >>> because("12,000 samples", ">=", "batches.begin_from", 10_000, "starts on random batches")
+    '12,000 samples >= batches.begin_from = 10,000: starts on random batches'
+    """
+    return f"{quantity} {sign} {name} = {shown(threshold)}: {then}"
+
+
+def shown(value: object) -> str:
+    """Return a threshold as it is printed."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

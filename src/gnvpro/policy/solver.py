@@ -15,7 +15,7 @@ class SolverPolicy:
 
     exact_below: float = row(60.0, "s", "predicted cost of one exact step above which none is tried", AUTO)
     cheap_first: float = row(6.0, "cheap steps", "cost of an exact step from which cheap steps come first", AUTO)
-    judged_after: int = row(6, "exact steps", "exact steps before they are compared with cheap ones", AUTO)
+    judged_after: int = row(6, "exact steps", "fewest exact steps before a standstill is an end", AUTO)
     least_window: int = row(10, "cheap steps", "fewest cheap steps that should halve the objective", AUTO)
     most_window: int = row(100, "cheap steps", "most cheap steps that should halve the objective", AUTO)
     spaces_after: int = row(60, "cheap steps", "quasi-Newton steps before the first large Krylov space", AUTO)

@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.methods import relay
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.protocol import Budget, Iterate, MethodState, Start, iterate_at
 from gnvpro.methods.stochastic import seeded_permutation
@@ -133,7 +132,7 @@ class Run:
         problem = self.problem if samples is None else self.problem.on_samples(samples)
         state = self._begin(problem, budget)
         while True:
-            if (ended := self._ended()) is not None:
+            if (ended := self._ended(state)) is not None:
                 return ended
             if self.search is not None and self._round_ends(state, budget):
                 problem, budget, state = self._next_round(self.search, state)
@@ -207,25 +206,27 @@ class Run:
         limit = plan.limit(self.cursor.level)
         return Budget(self.meter, limit - aside, share, seconds, self._seconds)
 
-    def _ended(self) -> Status | None:
-        """Whether the records so far end the run: nothing else is asked, so that a resumed run ends where it would have."""
+    def _ended(self, state: MethodState) -> Status | None:
+        """Return why the records so far end the run, which a resumed run decides alike; None if they do not."""
         if self.history[-1].iteration - self._improved.iteration >= self.plan.patience:
             return Status.NO_BETTER
         if self.search is not None and self.search.finished:
             return Status.SETTLED
-        if not self._ends_by_itself:
-            return None
-        rule, capped = convergence.RULE, self.plan.capped
-        if not capped and rule.rests(self.history, self._improved.iteration) and Rise.of(self.history) is not None:
-            return Status.TURNED_UP
-        return rule.status(self.history, self._first, capped)
-
-    @property
-    def _ends_by_itself(self) -> bool:
-        """Whether the objective can be seen to settle: not where batches are random, or its penalties change."""
         searching = self.search is not None and not self.search.over
-        on_batches = self.history[-1].solver == relay.NAME
-        return self.plan.method.usual_work() == math.inf and not searching and not on_batches
+        if searching or self.plan.method.usual_work() < math.inf:
+            return None
+        return self._settled(state.settles)
+
+    def _settled(self, settles: bool) -> Status | None:
+        """Return how the objective came to rest; a standstill is none while a better kind of steps is to come."""
+        rules, capped, history = self.problem.policy.stopping, self.plan.capped, self.history
+        if convergence.has_converged(rules, history, self._first):
+            return Status.CONVERGED
+        if not settles:
+            return None
+        if not capped and convergence.rests(rules, history, self._improved.iteration) and Rise.of(history) is not None:
+            return Status.TURNED_UP
+        return Status.SETTLED if convergence.has_settled(rules, history, self._first, capped) else None
 
     def _seconds(self) -> float:
         """Seconds of the run so far, those before it was resumed included."""
