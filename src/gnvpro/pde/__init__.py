@@ -1,4 +1,4 @@
-"""Networks that solve differential equations: equations as they are read, the linear head eliminated exactly.
+"""Networks that solve differential equations: equations as expressions, with the linear head eliminated exactly.
 
 u = pde.Field(gnvpro.networks.MLP(2, [64], torch.nn.Tanh, dtype=torch.float64))
 square = pde.points.Box([0, 0], [1, 1])

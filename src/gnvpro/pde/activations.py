@@ -1,13 +1,13 @@
-"""Smooth activations with derivatives of any order, which carrying derivatives through a layer needs.
+"""Smooth activations with derivatives of any order, for carrying derivatives in x through a layer.
 
-Those of tanh t and of the logistic function s are polynomials in t and s themselves:
+The derivatives of tanh t and of the logistic function s are polynomials in t and s themselves:
 
     t' = 1 - t^2,   s' = s - s^2        so that      d/dx p(t) = p'(t) (1 - t^2),   d/dx p(s) = p'(s) (s - s^2)
 
-softplus is the integral of s, SiLU is x s(x), GELU is x N(x) with N the normal distribution, whose derivatives are Hermite
-polynomials times the bell curve; and (x f)^(k) = x f^(k) + k f^(k-1).
+softplus is the integral of s, SiLU is x s(x), GELU is x N(x) with N the normal distribution, whose derivatives are
+Hermite polynomials times the bell curve; and (x f)^(k) = x f^(k) + k f^(k-1).
 
-An activation is known by the type of its module. Every function here takes x and the highest order wanted, and returns
+The type of a module identifies its activation. Every function here takes x and the highest order, and returns
 f(x), f'(x), ..., f^(order)(x).
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 Derivatives = Callable[[Tensor, int], list[Tensor]]
 
-# Their second derivative is zero wherever there is one: a network of them cannot satisfy an equation of second order.
+# Their second derivative is zero wherever it exists: a network of them cannot satisfy an equation of second order.
 PIECEWISE_LINEAR = (
     nn.ReLU,
     nn.ReLU6,
@@ -51,7 +51,7 @@ class Sine(nn.Module):
 
 
 def derivatives_of(module: nn.Module) -> Derivatives | None:
-    """The derivatives of a module that acts on each entry; None where there is no formula for it."""
+    """Return the derivatives of a module that acts on each entry; None if there is no formula for it."""
     kind = type(module)
     if kind is nn.Softplus:
         return lambda x, order: _softplus(x, order, float(module.beta), float(module.threshold))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def _identity(x: Tensor, order: int) -> list[Tensor]:
 
 
 def _softplus(x: Tensor, order: int, beta: float, threshold: float) -> list[Tensor]:
-    """log(1 + exp(beta x)) / beta; above the threshold torch takes the straight line, and so do the derivatives."""
+    """Differentiate log(1 + exp(beta x)) / beta; above the threshold it is a straight line, as in torch."""
     value = nn.functional.softplus(x, beta, threshold)
     straight = beta * x > threshold
     slopes = _sigmoid(beta * x, order - 1) if order else []
@@ -105,7 +105,7 @@ def _times_x(x: Tensor, f: list[Tensor]) -> list[Tensor]:
 
 
 def _polynomials(value: Tensor, order: int, slope: tuple[float, ...]) -> list[Tensor]:
-    """value, and its derivatives as polynomials in it."""
+    """Return value and its derivatives, which are polynomials in it."""
     derivatives = [value]
     for coefficients in _coefficients(order, slope):
         out = torch.full_like(value, coefficients[-1])

@@ -1,12 +1,13 @@
 """The algebra of expressions: sums, products and powers of a field, of numbers and of functions of x.
 
-An expression is a tree (`Expression`). What may stand in one has the operators (`Algebra`): +, -, *, /, ** and `at`, which
-evaluates a subtree at other points. The leaves made here are `Known` - a number, a tensor with one entry for each point, a
-function of x; those that hold a field or an unknown are in `expressions`.
+An expression is a tree (`Expression`). Everything that may occur in one has the operators (`Algebra`): +, -, *, /,
+** and `at`, which evaluates a subtree at other points. The leaves defined here are `Known`: a number, a tensor with
+one entry for each point, or a function of x. Leaves with a field or an unknown are in `expressions`.
 
-`diff` differentiates a tree by the rules of calculus until derivatives stand at the field only, so that what a network must
-supply is known from the tree. The degree of a tree in the field says how it is solved: 0 no field at all, 1 linear, 2
-anything else. Unknown constants count as known numbers there: given them, the equation is as linear as before.
+`diff` differentiates a tree by the rules of calculus until derivatives remain at the field only. The tree then
+contains everything that a network must supply. The degree of a tree in the field decides how it is solved: 0 no
+field at all, 1 linear, 2 anything else. Unknown constants count as known numbers here: for given constants the
+equation is still linear.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gnvpro.pde.forward import along_axis
 
 Operand = Union["Algebra", float, int, Tensor, np.ndarray, Callable[[Tensor], Tensor]]
 
-OPERATORS: dict[str, Callable[[Any, Any], Any]] = {  # by torch's names for them
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {  # by their names in torch
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -35,11 +36,11 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {  # by torch's names for them
 
 
 class Algebra(ABC):
-    """What can stand in an expression: the operators."""
+    """Operators of everything that can occur in an expression."""
 
     @abstractmethod
     def expression(self) -> Expression:
-        """As a tree."""
+        """Return it as a tree."""
 
     def __add__(self, other: Operand) -> Expression:
         return Sum((self.expression(), as_expression(other)))
@@ -75,17 +76,17 @@ class Algebra(ABC):
         return Power(self.expression(), float(exponent))
 
     def at(self, points: Any) -> Expression:
-        """The expression at other points, one for each point of the equation (or as many as the equation has rows)."""
+        """Return the expression at other points, one for each point of the equation (or as many as the equation has rows)."""
         return At(self.expression(), points)
 
-    # a tensor or an array on the left must leave the operation to this class: torch.Tensor * expression
+    # a tensor or array on the left must leave the operation to this class: torch.Tensor * expression
     __array_ufunc__ = None
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Operators between a tensor and an expression; every other function of torch is refused."""
+        """Handle operators between a tensor and an expression; every other function of torch raises an error."""
         name = getattr(func, "__name__", "")
         apply = OPERATORS.get(name.strip("_"))
         if apply is not None and len(args) == 2 and not kwargs:
@@ -99,20 +100,20 @@ class Expression(Algebra):
     children: tuple[Expression, ...] = ()
 
     def expression(self) -> Expression:
-        """Itself."""
+        """Return self."""
         return self
 
     @property
     def degree(self) -> int:
-        """In the field: 0, 1, or 2 for anything that is not linear."""
+        """Degree in the field: 0, 1, or 2 for anything nonlinear."""
         return max((child.degree for child in self.children), default=0)
 
     @abstractmethod
     def diff(self, axis: int) -> Expression:
-        """The derivative in x along an axis."""
+        """Return the derivative in x along an axis."""
 
     def walk(self) -> Iterator[Expression]:
-        """All nodes."""
+        """Yield all nodes."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -125,7 +126,7 @@ class Known(Expression):
         self.value = value
 
     def diff(self, axis: int) -> Expression:
-        """Zero for a number, by automatic differentiation for a function; a tensor has none."""
+        """Return zero for a number, the automatic derivative for a function; a tensor has none."""
         value = self.value
         if isinstance(value, Tensor):
             raise ValueError(
@@ -136,10 +137,10 @@ class Known(Expression):
         return Known(_derivative(value, axis))
 
     def at_points(self, points: Tensor) -> Tensor:
-        """Its values, (points,)."""
+        """Return its values, (points,)."""
         value = self.value
         if callable(value) and not isinstance(value, Tensor):
-            with torch.enable_grad():  # it may differentiate inside
+            with torch.enable_grad():  # the function may differentiate inside
                 value = value(points)
         return column(value, points, "a coefficient").detach()
 
@@ -151,7 +152,7 @@ class Sum(Expression):
         self.children = tuple(children)
 
     def diff(self, axis: int) -> Expression:
-        """Term by term."""
+        """Differentiate term by term."""
         return add([child.diff(axis) for child in self.children])
 
 
@@ -163,11 +164,11 @@ class Product(Expression):
 
     @property
     def degree(self) -> int:
-        """The sum of the factors' degrees."""
+        """Sum of the factors' degrees."""
         return min(2, sum(child.degree for child in self.children))
 
     def diff(self, axis: int) -> Expression:
-        """The product rule."""
+        """Apply the product rule."""
         a, b = self.children
         return add([Product((a.diff(axis), b)), Product((a, b.diff(axis)))])
 
@@ -180,30 +181,30 @@ class Power(Expression):
 
     @property
     def degree(self) -> int:
-        """The degree of the base for exponents 0 and 1; anything else is not linear."""
+        """Degree of the base for exponents 0 and 1; anything else is nonlinear."""
         base = self.children[0].degree
         return {0.0: 0, 1.0: base}.get(self.exponent, 2 if base else 0)
 
     def diff(self, axis: int) -> Expression:
-        """The chain rule."""
+        """Apply the chain rule."""
         base = self.children[0]
         outer = Product((Known(self.exponent), Power(base, self.exponent - 1.0)))
         return Product((outer, base.diff(axis)))
 
 
 class At(Expression):
-    """An expression at points of its own."""
+    """An expression at its own points."""
 
     def __init__(self, inside: Expression, points: Any) -> None:
         self.children, self.points = (inside,), points
 
     def diff(self, axis: int) -> Expression:
-        """Refused: x does not occur in it."""
+        """Raise an error: x does not occur in it."""
         raise ValueError("differentiate before moving to other points: pde.d(u, 0).at(y), not pde.d(u.at(y), 0)")
 
 
 def as_expression(value: Any) -> Expression:
-    """A tree from whatever may stand in one."""
+    """Convert anything that may occur in an expression to a tree."""
     if isinstance(value, Algebra):
         return value.expression()
     if isinstance(value, np.ndarray):
@@ -221,7 +222,7 @@ def as_expression(value: Any) -> Expression:
 
 
 def add(terms: Sequence[Expression]) -> Expression:
-    """A sum without the zeros that differentiation leaves."""
+    """Return a sum without the zeros that differentiation leaves."""
     kept = [term for term in terms if not _is_zero(term)]
     if not kept:
         return Known(0.0)
@@ -239,7 +240,7 @@ def _derivative(function: Callable[[Tensor], Tensor], axis: int) -> Callable[[Te
 
 
 def column(value: Any, points: Tensor, what: str) -> Tensor:
-    """A number, or numbers (points,) or (points, 1), as (points,)."""
+    """Return a number, or numbers (points,) or (points, 1), as (points,)."""
     n = points.shape[0]
     tensor = real(value, what).to(points.device)
     if tensor.dim() == 0 or tensor.shape in ((1,), (1, 1)):
@@ -250,7 +251,7 @@ def column(value: Any, points: Tensor, what: str) -> Tensor:
 
 
 def real(value: Any, what: str) -> Tensor:
-    """Numbers as a tensor of float64."""
+    """Return numbers as a float64 tensor."""
     if value.is_complex() if isinstance(value, Tensor) else np.iscomplexobj(value):
         raise TypeError(f"{what} must be real; take u[0] and u[1] for the two parts of a complex field")
     try:

@@ -1,4 +1,4 @@
-"""Jets of any module by forward-mode automatic differentiation, and a backward pass for each point, vectorised."""
+"""Jets of any module by forward-mode automatic differentiation, and a vectorised backward pass for each point."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Params = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AutodiffCarrier:
-    """Any module whose rows do not depend on one another."""
+    """Carries jets through any module whose rows are independent of one another."""
 
     features: nn.Module
     names: tuple[str, ...]
 
     def run(self, params: Params, points: Tensor, channels: Channels) -> AutodiffPass:
-        """Nested forward mode."""
+        """Run nested forward mode."""
         with torch.no_grad():
             jet = torch.stack([self.derivative(params, points, channel) for channel in channels.keys])
         return AutodiffPass(jet, self, params, points, channels)
 
     def derivative(self, params: Params, points: Tensor, channel: Channel) -> Tensor:
-        """One channel of the features."""
+        """Return one channel of the features."""
         if isinstance(channel, Laplacian):
             return torch.stack([self.derivative(params, points, (i, i)) for i in channel.axes]).sum(0)
 
@@ -41,7 +41,7 @@ class AutodiffCarrier:
 
 @dataclass(frozen=True)
 class AutodiffPass:
-    """What is needed to differentiate again in theta."""
+    """Everything needed to differentiate the jet again in theta."""
 
     jet: Tensor
     carrier: AutodiffCarrier
@@ -50,7 +50,7 @@ class AutodiffPass:
     channels: Channels
 
     def jacobian(self, G: Tensor) -> Tensor:
-        """A backward pass for each point, vectorised."""
+        """Return one backward pass for each point, vectorised."""
         trained = {name: self.params[name] for name in self.carrier.names}
 
         def row(values: Params, point: Tensor, g: Tensor) -> Tensor:
@@ -62,5 +62,5 @@ class AutodiffPass:
         return torch.cat(rows, 1).detach()
 
     def gradient(self, G: Tensor) -> Tensor:
-        """The sum of the rows."""
+        """Return the sum of the rows."""
         return self.jacobian(G).sum(0)

@@ -2,8 +2,8 @@
 
     pde.Field(pde.Beside(network, pde.Functions(f)))         u(x) = W [phi(x, theta), f(x)] + bias
 
-The weight of a known function is one more number of the head, so it is eliminated with the rest. At the corner of an L such a
-function is r^(2/3) cos(2/3 angle), which no smooth network comes close to.
+The weight of a known function is an extra number of the head, so it is eliminated with the rest. At the corner of an
+L such a function is r^(2/3) cos(2/3 angle), which no smooth network can approximate well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnvpro.pde.autodiff import AutodiffCarrier
 from gnvpro.pde.jets import Channels
 from gnvpro.pde.layers import Collect, Layer, LayerPass, Params
 
-MAX_KNOWN = 8  # sets of points whose jets are kept
+MAX_KNOWN = 8  # sets of points whose jets are cached
 
 
 class Functions(nn.Module):
@@ -33,7 +33,7 @@ class Functions(nn.Module):
         self.function = function
 
     def forward(self, points: Tensor) -> Tensor:
-        """Their values."""
+        """Return their values."""
         return self.function(points)
 
 
@@ -49,20 +49,20 @@ class Beside(nn.Module):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, points: Tensor) -> Tensor:
-        """All features."""
+        """Return all features."""
         return torch.cat([part(points) for part in self.parts], -1)
 
 
 @dataclass(frozen=True)
 class FunctionsLayer:
-    """Jets of fixed functions of x; only what enters the network is x."""
+    """Jets of fixed functions of x; it must be the first layer."""
 
     module: Functions
     names: tuple[str, ...] = ()
     known: list[tuple[Tensor, Channels, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> FunctionsPass:
-        """By automatic differentiation, without parameters: once for the points of a system, which come again in every pass."""
+        """Differentiate automatically, without parameters; cached, because the points of a system recur in every pass."""
         points = X[0]
         for before, derivatives, jet in self.known:
             if derivatives == channels and torch.equal(before, points):
@@ -75,29 +75,29 @@ class FunctionsLayer:
 
 @dataclass(frozen=True)
 class FunctionsPass:
-    """Nothing to differentiate in theta."""
+    """A pass without parameters to differentiate."""
 
     jet: Tensor
     X: Tensor
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Nothing comes before x."""
+        """Return no cotangent: nothing precedes x."""
         return {}, torch.zeros_like(self.X)
 
 
 @dataclass(frozen=True)
 class BesideLayer:
-    """Chains that all take what enters."""
+    """Chains that all take the same input."""
 
     chains: tuple[tuple[Layer, ...], ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all of them."""
+        """Parameters of all chains."""
         return tuple(name for chain in self.chains for layer in chain for name in layer.names)
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> BesidePass:
-        """Each on its own."""
+        """Run each chain separately."""
         passes = []
         for chain in self.chains:
             H, done = X, []
@@ -116,7 +116,7 @@ class BesidePass:
     chains: tuple[tuple[LayerPass, ...], ...]
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Each chain gets its part of the cotangent."""
+        """Give each chain its part of the cotangent."""
         rows: dict[str, Tensor] = {}
         into: list[Tensor] = []
         parts = G.split([chain[-1].jet.shape[-1] for chain in self.chains], -1)

@@ -35,7 +35,7 @@ class Vector(Sequence[Expression]):
         return iter(self.parts)
 
     def dot(self, other: Any) -> Expression:
-        """The sum of products with another vector: expressions, numbers, a tensor (points, axes), a function of x."""
+        """Return the sum of products with another vector: expressions, numbers, a tensor (points, axes), a function of x."""
         return add([Product((a, b)) for a, b in zip(self.parts, _components(other, len(self)), strict=True)])
 
     def __mul__(self, factor: Operand) -> Vector:
@@ -55,7 +55,7 @@ class Vector(Sequence[Expression]):
 
 
 def d(u: Operand, *axes: int) -> Expression:
-    """The derivative along axes: `d(u, 0)` is du/dx0, `d(u, 0, 1)` is d2u/dx0dx1.
+    """Return the derivative along axes: `d(u, 0)` is du/dx0, `d(u, 0, 1)` is d2u/dx0dx1.
 
     Raises:
         ValueError: no axis is given, or the field's points do not have it.
@@ -68,12 +68,12 @@ def d(u: Operand, *axes: int) -> Expression:
 
 
 def gradient(u: Algebra, axes: Sequence[int] | None = None) -> Vector:
-    """The first derivatives along all axes, or some."""
+    """Return the first derivatives along all axes, or some."""
     return Vector([d(u, axis) for axis in _axes(u, axes)])
 
 
 def laplacian(u: Algebra, axes: Sequence[int] | None = None) -> Expression:
-    """The sum of the second derivatives along all axes, or some: `laplacian(u, axes=[1])` where axis 0 is time."""
+    """Return the sum of the second derivatives along all axes, or some: `laplacian(u, axes=[1])` if axis 0 is time."""
     chosen, expression = _axes(u, axes), as_expression(u)
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"each axis of a Laplacian counts once, got {list(chosen)}")
@@ -83,25 +83,25 @@ def laplacian(u: Algebra, axes: Sequence[int] | None = None) -> Expression:
 
 
 def divergence(vector: Sequence[Expression]) -> Expression:
-    """The sum of the derivatives of each component along its axis."""
+    """Return the sum of the derivatives of each component along its axis."""
     return add([d(part, axis) for axis, part in enumerate(vector)])
 
 
 def dot(a: Sequence[Expression], b: Any) -> Expression:
-    """The scalar product of two vectors."""
+    """Return the scalar product of two vectors."""
     return Vector(a).dot(b)
 
 
 def directional(u: Algebra, direction: Any, axes: Sequence[int] | None = None) -> Expression:
-    """The derivative along a direction: numbers, one vector for each point (n, dimension), or a function of x.
+    """Return the derivative along a direction: numbers, one vector for each point (n, dimension), or a function of x.
 
-    With outward normals for directions this is the normal derivative of a Neumann condition.
+    With outward normals as directions this is the normal derivative of a Neumann condition.
     """
     return gradient(u, axes).dot(direction)
 
 
 def integral(u: Operand, points: Any, weights: Any) -> Expression:
-    """Weighted sums over points of their own: one for points (q, dimension), m of them for points (m, q, dimension).
+    """Return weighted sums over separate points: one for points (q, dimension), m of them for points (m, q, dimension).
 
     An equation of integrals alone has no points: `Equation(integral(u, nodes, weights), None, 1.0)`.
     """

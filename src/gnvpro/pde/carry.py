@@ -1,14 +1,14 @@
-"""The features of a network with their derivatives in x, and the derivative of these in theta.
+"""The features of a network with their derivatives in x, and the derivative of both in theta.
 
-`Carrier.run` takes points and channels to the features' jet H (channels, points, features). `Pass.jacobian` takes a
+`Carrier.run` maps points and channels to the features' jet H (channels, points, features). `Pass.jacobian` maps a
 cotangent G of that shape to one row for each point,
 
     J[i] = d/d theta  sum_{c, f} G[c, i, f] H[c, i, f]                         (points, n_theta)
 
-which is all that Gauss-Newton steps need: an equation has one residual for each point.
+This is all that Gauss-Newton steps need, because an equation has one residual for each point.
 
-Chains of linear layers, smooth activations, ResNet and NeuralODE go by formulas (see `jets`, `layers`, `flows`), anything
-else by automatic differentiation (see `autodiff`).
+Chains of linear layers, smooth activations, ResNet and NeuralODE use formulas (see `jets`, `layers`, `flows`), all
+other modules automatic differentiation (see `autodiff`).
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ Params = dict[str, Tensor]
 
 
 class Pass(Protocol):
-    """What a pass over points left."""
+    """The result of a pass over points."""
 
     @property
     def jet(self) -> Tensor:
-        """H."""
+        """The jet H."""
 
     def jacobian(self, G: Tensor) -> Tensor:
-        """(points, n_theta)."""
+        """Return the rows (points, n_theta)."""
 
     def gradient(self, G: Tensor) -> Tensor:
-        """The sum of its rows, (n_theta,)."""
+        """Return the sum of the rows, (n_theta,)."""
 
 
 class Carrier(Protocol):
     """Runs the features on points."""
 
     def run(self, params: Params, points: Tensor, channels: Channels) -> Pass:
-        """The features' jet at these parameters, by name."""
+        """Return the features' jet at these parameters, given by name."""
 
 
 def carrier_for(features: nn.Module, names: Sequence[str]) -> Carrier:
-    """By formulas where every layer has one, else by automatic differentiation; `names` are the parameters to train."""
+    """Return formulas if every layer has one, else automatic differentiation; `names` are the parameters to train."""
     layers = _layers(features, "", takes_x=True)
     shared = len({id(p) for p in features.parameters()}) < sum(
         1 for _ in features.named_parameters(remove_duplicate=False)
@@ -65,15 +65,15 @@ def carrier_for(features: nn.Module, names: Sequence[str]) -> Carrier:
 
 @dataclass(frozen=True)
 class ChainCarrier:
-    """Layers one after the other, by formulas."""
+    """Layers in sequence, by formulas."""
 
     layers: tuple[Layer, ...]
     names: tuple[str, ...]
-    frozen: Params  # the module's own values, for parameters that are not trained
+    frozen: Params  # values of parameters that are not trained
 
     @torch.no_grad()
     def run(self, params: Params, points: Tensor, channels: Channels) -> ChainPass:
-        """One pass forward."""
+        """Run one pass forward."""
         values = {**self.frozen, **params}
         passes: list[LayerPass] = []
         H = channels.of_inputs(points)
@@ -92,12 +92,12 @@ class ChainPass:
     names: tuple[str, ...]
 
     def jacobian(self, G: Tensor) -> Tensor:
-        """One pass backward, down to the first layer that is trained."""
+        """Run one pass backward, down to the first trained layer."""
         rows = self._pull(G, ByPoint())
         return torch.cat([rows[name].reshape(G.shape[1], -1) for name in self.names], 1)
 
     def gradient(self, G: Tensor) -> Tensor:
-        """The same pass, summed over the points on the way."""
+        """Run the same pass, summed over the points on the way."""
         sums = self._pull(G, Summed())
         return torch.cat([sums[name].reshape(-1) for name in self.names])
 
@@ -113,8 +113,8 @@ class ChainPass:
 
 
 def _layers(module: nn.Module, prefix: str, takes_x: bool) -> list[Layer] | None:
-    """The layers of a chain, first to last; None where some module has no formula."""
-    if module._forward_hooks or module._forward_pre_hooks:  # they may change what it computes
+    """Return the layers of a chain, first to last; None if a module has no formula."""
+    if module._forward_hooks or module._forward_pre_hooks:  # hooks may change the result
         return None
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return _chain(module._modules, prefix, takes_x)

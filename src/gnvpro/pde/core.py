@@ -1,4 +1,4 @@
-"""Everything that solving equations takes from the rest of the library, in one place.
+"""Everything that solving equations uses from the rest of the library, in one place.
 
 The loop (`TrustRegion`), the rule for its damping, records, listeners and checkpoints are the same as for training.
 """
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def fingerprint(model: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, str]:
-    """What makes a run this run."""
+    """Return the identity of a run, which `resume` compares."""
     return {
         **model_parts(model),
         **{name: digest([tensor]) for name, tensor in tensors.items()},

@@ -1,16 +1,16 @@
 """Eliminating the head without squaring a condition number.
 
-The penalty is more rows of the same least-squares problem, factored by QR:
+The penalty adds rows to the same least-squares problem, factorised by QR:
 
     A = [ Z ; sqrt(alpha) I ] = Q R,        dW = -R^-1 Q' [ rho ; sqrt(alpha) W ]
 
-Where all equations are linear one step from W = 0 is the solution, and a second with the same factors takes away what
-rounding left. Otherwise the first step solves Newton's linearisation around the field of the last accepted point (Dong, Yang
-2022) - its values and derivatives, not its head: W is large, and with features that moved a little it is the head of a field
-far away. Steps of Gauss-Newton's method in W follow, each halved until it reduces the sum of squares, until a step promises
-less than a share of what there is.
+If all equations are linear, one step from W = 0 is the solution, and a second with the same factors removes rounding
+errors. Otherwise the first step solves Newton's linearisation around the field of the last accepted point (Dong,
+Yang 2022). It uses the field's values and derivatives, not its head: W is large, and combined with slightly changed
+features the same head gives a very different field. Gauss-Newton steps in W follow, each halved until it reduces the
+sum of squares. They end when the predicted reduction is a small fraction of the objective.
 
-How the residuals move with x when the head follows is the projection of J onto the complement of Q:
+The residuals as a function of x, with the head following, have the Jacobian
 
     J_red = (I - Q Q') [ J ; 0 ]            (Kaufman)          dW / dx = -R^-1 Q' [ J ; 0 ]
 """
@@ -28,14 +28,14 @@ from gnvpro.linalg.triangular import solve_triangular
 from gnvpro.pde.equation import Values
 from gnvpro.pde.system import Assembled, Carried, System
 
-ENOUGH = 1e-3  # promised by a step in W, relative to the objective, below which the head counts as eliminated
+ENOUGH = 1e-3  # relative predicted reduction of a step in W below which the head counts as eliminated
 MOST_STEPS = 8
 HALVINGS = 6
 
 
 @dataclass(frozen=True)
 class Factored:
-    """[ Z ; sqrt(alpha) I ] = Q R, made when asked for."""
+    """[ Z ; sqrt(alpha) I ] = Q R, computed at first use."""
 
     Z: Tensor
     root: float
@@ -48,7 +48,7 @@ class Factored:
         return Q, R
 
     def step(self, residual: Tensor) -> tuple[Tensor, float]:
-        """dW and the reduction that it promises."""
+        """Return dW and its predicted reduction."""
         Q, R = self.factors
         along = Q.T @ residual
         return -solve_triangular(R, along), 0.5 * float(along @ along)
@@ -64,12 +64,12 @@ class Fit:
 
     @cached_property
     def residual(self) -> Tensor:
-        """rho, then sqrt(alpha) W."""
+        """The residuals rho, then sqrt(alpha) W."""
         return torch.cat([self.assembled.residual, self.factored.root * self.W.reshape(-1)])
 
     @property
     def Q(self) -> Tensor:
-        """An orthonormal basis of what the head can reach."""
+        """Orthonormal basis of the range of the head."""
         return self.factored.factors[0]
 
     @cached_property
@@ -87,7 +87,7 @@ class Fit:
 def eliminate(
     system: System, carried: Carried, x: Tensor, start: Tensor, penalty: float, field: list[Values] | None = None
 ) -> Fit | None:
-    """The best head at x, from a head or from a field; None where something is not finite."""
+    """Return the best head at x, starting from a head or from a field; None if something is not finite."""
     if system.linear:
         return _linear(system, carried, x, start, penalty)
     W: Tensor | None = start
@@ -115,7 +115,7 @@ def eliminate(
 
 
 def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: float) -> Fit | None:
-    """The rows at a head as it is."""
+    """Return the rows at a given head."""
     assembled = system.assemble(carried, x, W)
     if not _finite(assembled.Z, assembled.residual):
         return None
@@ -123,7 +123,7 @@ def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: floa
 
 
 def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: float) -> Fit | None:
-    """One step, and what rounding left of it."""
+    """Take one step, and correct its rounding errors."""
     W = torch.zeros_like(like)
     fit = fit_at(system, carried, x, W, penalty)
     if fit is None:
@@ -137,7 +137,7 @@ def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: 
 
 
 def _solution(Z: Tensor, rest: Tensor, like: Tensor, penalty: float) -> Tensor | None:
-    """argmin |Z W + rest|^2 + penalty |W|^2."""
+    """Minimise |Z W + rest|^2 + penalty |W|^2."""
     if not _finite(Z, rest):
         return None
     residual = torch.cat([rest, torch.zeros(Z.shape[1], dtype=Z.dtype)])

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 
 class Periodic(nn.Module):
-    """x -> sin and cos of 2 pi k x_a / period, k = 1, ..., harmonics, for periodic coordinates a; the others as they are.
+    """x -> sin and cos of 2 pi k x_a / period, k = 1, ..., harmonics, for periodic coordinates a; others are unchanged.
 
     Args:
         n_inputs: coordinates of a point.
         periods: the period of each periodic coordinate, by axis.
-        harmonics: how many multiples of the lowest frequency.
+        harmonics: number of multiples of the lowest frequency.
 
     >>> Periodic(2, {1: 2.0})(torch.tensor([[0.5, 1.5]], dtype=torch.float64)).round(decimals=9).abs().tolist()
     [[0.5, 1.0, 0.0]]
@@ -48,18 +48,18 @@ class Periodic(nn.Module):
         self.register_buffer("shift", shifts)
 
     def forward(self, points: Tensor) -> Tensor:
-        """The coordinates that are not periodic, then the waves."""
+        """Return the coordinates that are not periodic, then the waves."""
         phases = points @ self.matrix.T + self.shift
         return torch.cat([phases[..., : self.n_straight], torch.sin(phases[..., self.n_straight :])], -1)
 
     def phases(self, H: Tensor) -> Tensor:
-        """The jet of what the sines are taken of."""
+        """Return the jet of the arguments of the sines."""
         out = H @ self.matrix.T
         out[0] += self.shift
         return out
 
     def derivatives(self, x: Tensor, order: int) -> list[Tensor]:
-        """Of the identity for the first units, of the sine for the rest."""
+        """Differentiate the identity for the first units and the sine for the others."""
         straight, waves = x[..., : self.n_straight], x[..., self.n_straight :]
         s, c = torch.sin(waves), torch.cos(waves)
         made = []

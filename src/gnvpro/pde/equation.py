@@ -1,10 +1,10 @@
-"""An equation at points, taken apart into what the network must supply and what is done with it.
+"""An equation at points, split into what the network must supply and the function F of it.
 
     F(atoms(x_i), x_i, constants) = values_i                 one row for each point (or for each integral)
 
-The atoms are derivatives of outputs of the field at a site: the equation's own points, the points of an `At`, or the nodes
-of an `Integral`, each of which belongs to one row. So the derivative of every row in every atom is one backward pass through F
-alone, and a row of the linear problem for the head W is
+The atoms are derivatives of outputs of the field at a site: the equation's own points, the points of an `At`, or the
+nodes of an `Integral`, each of which belongs to one row. So one backward pass through F alone gives the derivative
+of every row in every atom, and a row of the linear problem for the head W is
 
     sum over its sites' points q and atoms a   dF/da(q)  D_a [phi, 1](x_q)
 """
@@ -88,17 +88,17 @@ class Equation:
 
     @property
     def linear(self) -> bool:
-        """Whether it is linear in the field."""
+        """True if it is linear in the field."""
         return self.expression.degree == 1
 
     @property
     def rows(self) -> int:
-        """How many residuals it has."""
+        """Number of residuals."""
         return self.compiled.rows
 
     @property
     def can_be_redrawn(self) -> bool:
-        """Whether it can be stated at other points: these were drawn, and nothing in it is tied to single points."""
+        """True if it can be stated at other points: its points were drawn, and nothing in it belongs to single points."""
         tied = any(
             isinstance(n, At | Integral) or (isinstance(n, Known) and isinstance(n.value, Tensor))
             for n in self.expression.walk()
@@ -108,7 +108,7 @@ class Equation:
         return self.set is not None and self.set.draw is not None and not tied and free and number
 
     def at(self, points: PointSet) -> Equation:
-        """The same equation at other points."""
+        """Return the same equation at other points."""
         return Equation(self.expression, points, self.values, self.weight, self.name)
 
     def _targets(self, values: Any, compiled: Compiled) -> Tensor:
@@ -116,7 +116,7 @@ class Equation:
         if callable(values) and not isinstance(values, Tensor):
             if compiled.own is None:
                 raise ValueError("values as a function of x need points; this equation has none of its own")
-            with torch.enable_grad():  # it may differentiate inside, also when points are drawn again
+            with torch.enable_grad():  # the function may differentiate inside, also when points are drawn again
                 values = values(points)
         like = points if compiled.own is not None else points.new_zeros(compiled.rows, 1)
         given = values.detach() if isinstance(values, Tensor) else values
@@ -129,7 +129,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Site:
-    """Points at which atoms are wanted, and the row of the equation that each belongs to."""
+    """Points at which atoms are needed, and the row of the equation for each."""
 
     points: Tensor
     rows: Tensor | None  # None: point i belongs to row i
@@ -187,7 +187,7 @@ class Compiled:
         self.sites = tuple(Site(p, r, tuple(sorted(atoms, key=_order))) for p, r, atoms in collected)
 
     def _repeat_single_integrals(self, collected: list[tuple[Tensor, Tensor | None, set[Key]]]) -> None:
-        """One integral in an equation of many rows belongs to each of them."""
+        """Repeat one integral in an equation of many rows for each of them."""
         for node in self.expression.walk():
             if isinstance(node, Integral):
                 place = self.places[id(node)]
@@ -215,7 +215,7 @@ class Compiled:
     # -- evaluation
 
     def evaluate(self, atoms: Values, constants: Callable[[Constant, int | None], Any]) -> Tensor:
-        """F, from the atoms at every site."""
+        """Return F from the atoms at every site."""
 
         def value(node: Expression, site: int | None) -> Any:
             if isinstance(node, Atom):
@@ -247,7 +247,7 @@ class Compiled:
         return result.expand(self.rows)
 
     def linearize(self, atoms: Values, constants: dict[int, float]) -> Linearized:
-        """F, and its derivatives by one backward pass; every point of a site has a leaf of its own."""
+        """Return F and its derivatives by one backward pass, with a separate leaf for every point of a site."""
         leaves = [{key: v.detach().requires_grad_() for key, v in site.items()} for site in atoms]
         unknown: dict[tuple[int, int | None], Tensor] = {}
 
@@ -276,7 +276,7 @@ class Compiled:
         return Linearized(values.detach(), in_atoms, in_constants)
 
     def zeros(self, fill: float = 0.0) -> Values:
-        """Atoms of a field that is zero, or a number."""
+        """Return the atoms of a field that is zero, or a number."""
         return [{key: torch.full((len(s.points),), fill, dtype=torch.float64) for key in s.atoms} for s in self.sites]
 
 
@@ -291,7 +291,7 @@ def _order(key: Key) -> tuple[int, int, tuple[int, ...]]:
 
 
 def _nodes(node: Integral) -> tuple[Tensor, Tensor, Tensor, int]:
-    """The nodes of integrals in one list, their rows, their weights, and how many integrals there are."""
+    """Return the nodes of integrals in one list, their rows, their weights, and the number of integrals."""
     points = torch.as_tensor(getattr(node.points, "points", node.points), dtype=torch.float64)
     if points.dim() == 2:
         points = points[None]

@@ -1,9 +1,10 @@
-"""What stands in the equations beside numbers and functions of x: the field, unknown constants, functions of these, integrals.
+"""Parts of equations other than numbers and functions of x: the field, unknown constants, functions of these,
+integrals.
 
     Atom        a derivative of one output of the field            pde.d(u, 0, 1),  u[0],  pde.laplacian(u)
-    Constant    an unknown number, found beside the network's parameters
+    Constant    an unknown number, found together with the network's parameters
     Function    sin, exp, ... of an expression, point by point     pde.sin(u)
-    Integral    weighted sums of an expression over points of its own
+    Integral    weighted sums of an expression over separate points
 
 All are trees of the algebra (`algebra`).
 """
@@ -29,11 +30,11 @@ class Atom(Expression):
 
     @property
     def degree(self) -> int:
-        """Linear."""
+        """Degree 1: linear."""
         return 1
 
     def diff(self, axis: int) -> Expression:
-        """One order more; a Laplacian is a sum for that."""
+        """Raise the order by one; a Laplacian becomes a sum first."""
         if isinstance(self.channel, Laplacian):
             return add([self._with((i, i, axis)) for i in self.channel.axes])
         return self._with((*self.channel, axis))
@@ -45,7 +46,7 @@ class Atom(Expression):
 class Constant(Expression):
     """An unknown number in the equations, found together with the field: `kappa = pde.Constant(1.0)`.
 
-    After `pde.solve`, `float(kappa)` is what was found.
+    After `pde.solve`, `float(kappa)` is the value found.
     """
 
     def __init__(self, value: float, name: str = "constant") -> None:
@@ -60,7 +61,7 @@ class Constant(Expression):
         return f"Constant({self.value:.8g}, {self.name!r})"
 
     def diff(self, axis: int) -> Expression:
-        """Zero."""
+        """Return zero."""
         return Known(0.0)
 
 
@@ -72,28 +73,28 @@ class Function(Expression):
 
     @property
     def degree(self) -> int:
-        """Not linear, unless there is no field in it."""
+        """Degree 2, nonlinear, unless it contains no field."""
         return 2 if self.children[0].degree else 0
 
     def diff(self, axis: int) -> Expression:
-        """The chain rule."""
+        """Apply the chain rule."""
         argument = self.children[0]
         return Product((SLOPES[self.name](argument), argument.diff(axis)))
 
 
 class Integral(Expression):
-    """Weighted sums of an expression over points of its own, one sum for each row."""
+    """Weighted sums of an expression over separate points, one sum for each row."""
 
     def __init__(self, inside: Expression, points: Any, weights: Any) -> None:
         self.children, self.points, self.weights = (inside,), points, weights
 
     @property
     def degree(self) -> int:
-        """The degree of the integrand."""
+        """Degree of the integrand."""
         return self.children[0].degree
 
     def diff(self, axis: int) -> Expression:
-        """A number does not depend on x."""
+        """Return zero: a number does not depend on x."""
         return Known(0.0)
 
 

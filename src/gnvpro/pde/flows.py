@@ -1,12 +1,12 @@
-"""Jets through ResNet and NeuralODE: the steps of `gnvpro.networks`, with all derivatives in x carried along.
+"""Jets through ResNet and NeuralODE: the steps of `gnvpro.networks`, carrying all derivatives in x.
 
     u <- tanh(K_in x + b_in),     then stages   k = tanh(M u + b)   combined to steps
 
     Euler   u + h k                                          M, b at the step's node
     RK4     u + h/6 (k1 + 2 k2 + 2 k3 + k4)                  M = K - K' - gamma I, averages of two nodes in the middle
 
-A jet is linear in its channels but for tanh, so steps combine jets as they combine states. Backward, every stage gives the
-cotangent of its matrix; what stages share - nodes, and K in K - K' - is summed at the end.
+A jet is linear in its channels except for tanh, so steps combine jets as they combine states. Backward, every stage
+gives the cotangent of its matrix; shared parts - nodes, and K in K - K' - are summed at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARAMETERS = ("K_in", "b_in", "K", "b")
 
 @dataclass(frozen=True)
 class Stage:
-    """tanh(M X + b) on a jet, and the way back."""
+    """tanh(M X + b) on a jet, and its backward pass."""
 
     X: Tensor
     M: Tensor
@@ -38,7 +38,7 @@ class Stage:
 
     @staticmethod
     def of(X: Tensor, M: Tensor, b: Tensor, channels: Channels) -> Stage:
-        """One stage."""
+        """Run one stage."""
         assert _TANH is not None
         H = X @ M.T
         H[0] += b
@@ -46,11 +46,11 @@ class Stage:
 
     @property
     def k(self) -> Tensor:
-        """The jet that leaves it."""
+        """The jet after the stage."""
         return self.activated.output
 
     def pull(self, G: Tensor, collect: Collect) -> tuple[Tensor, Tensor, Tensor]:
-        """What is collected for M and b, and the cotangent of X."""
+        """Return the collected parts for M and b, and the cotangent of X."""
         pulled = self.activated.pull(G)
         return collect.of_weight(pulled, self.X), collect.of_bias(pulled), pulled @ self.M
 
@@ -64,11 +64,11 @@ class FlowLayer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its parameters."""
+        """Names of its parameters."""
         return tuple(self.prefix + name for name in PARAMETERS)
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> FlowPass:
-        """Opening layer, then the steps."""
+        """Run the opening layer, then the steps."""
         K_in, b_in, K, b = (values[name] for name in self.names)
         matrices, biases = self.flow.stages(K, b)
         stages = [Stage.of(X, K_in, b_in, channels)]
@@ -95,7 +95,7 @@ class FlowPass:
     layer: FlowLayer
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Backward through the steps."""
+        """Go backward through the steps."""
         opening, *stages = self.stages
         flow, h = self.layer.flow, self.layer.flow.time_step
         in_M: list[Tensor] = []
@@ -123,7 +123,7 @@ class FlowPass:
         return {name: rows for name, rows in made.items() if name in wanted}, pulled
 
     def _nodes(self, in_M: Tensor, in_b: Tensor) -> tuple[Tensor, Tensor]:
-        """From stages to nodes, which come after the points where there are rows."""
+        """Map stages to nodes; nodes come after the points if there are rows."""
         if isinstance(self.layer.flow, NeuralODE):
             in_M, in_b = stage_to_node(in_M), stage_to_node(in_b)
             in_M = in_M - in_M.mT

@@ -1,7 +1,7 @@
 """Forward-mode automatic differentiation along an axis of the points.
 
-Where torch has no forward formula for some function (the backward pass of SiLU, for one), reverse mode is used twice: the
-derivative of v -> v' f'(x), which is linear in v, applied to the direction.
+If torch has no forward formula for a function (such as the backward pass of SiLU), reverse mode is used twice: the
+derivative of v -> v' f'(x), which is linear in v, is applied to the direction.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 def along_axis(function: Callable[[Tensor], Tensor], points: Tensor, axis: int) -> Tensor:
-    """The derivative of a function of points (n, dimension) along one axis."""
+    """Return the derivative of a function of points (n, dimension) along one axis."""
     direction = torch.zeros_like(points)
     direction[..., axis] = 1.0
-    with warnings.catch_warnings():  # torch compiles its own formulas the first time, by what it calls deprecated
+    with warnings.catch_warnings():  # torch compiles its own formulas at first use, with functions that it deprecates
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         try:
             return torch.func.jvp(function, (points,), (direction,))[1]

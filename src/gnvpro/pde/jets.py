@@ -1,17 +1,17 @@
-"""Derivatives in x carried through the layers beside the value: one pass forward, one backward.
+"""Derivatives in x, carried through the layers together with the value: one pass forward, one backward.
 
-A jet holds, for every point and unit, a value h and the derivatives that are wanted, its channels:
+A jet holds, for every point and unit, a value h and the requested derivatives, its channels:
 
     ()          h                          (0,)    dh/dx0                (0, 1)    d2h/dx0dx1           any order
     Laplacian   sum_i d2h/dxi^2 over some axes, without the single terms (the forward Laplacian)
 
-A linear layer acts on every channel alike, its bias on the value alone. An activation f mixes them, channel by channel a
-sum over the partitions of its indices into blocks (Faa di Bruno),
+A linear layer acts on every channel alike, its bias on the value alone. An activation f mixes them: each channel is
+a sum over the partitions of its indices into blocks (Faa di Bruno),
 
     D_a f(h)  = sum_P f^(|P|)(h) prod_{B in P} D_B h          D_01 f(h) = f'(h) h_01 + f''(h) h_0 h_1
     lap f(h)  = f'(h) lap h + f''(h) sum_i h_i^2
 
-so the channels that are needed on the way are all parts of a: for the Laplacian in d dimensions d + 2 of them. Backward, a
+so the channels needed on the way are all parts of a: for the Laplacian in d dimensions d + 2 of them. Backward, a
 cotangent of the same shape goes through the transposed derivative of these formulas.
 
 Legend: f^(k) -> slopes[k], P -> a term (k, the channels of its blocks), H, G -> (channels, points, units).
@@ -37,7 +37,7 @@ class Laplacian:
 
 
 Channel = tuple[int, ...] | Laplacian  # sorted axes to differentiate along; () is the value
-Term = tuple[int, tuple[int, ...]]  # the order of the slope, and the channels it is multiplied by
+Term = tuple[int, tuple[int, ...]]  # the order of the slope, and the channels that it multiplies
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Channels:
 
     @staticmethod
     def closed(wanted: Iterable[Channel]) -> Channels:
-        """Those wanted and the parts they are made from, lower orders first."""
+        """Return the requested channels and the parts that they need, lower orders first."""
         every: set[Channel] = {()}
         for channel in wanted:
             every.add(channel)
@@ -60,12 +60,12 @@ class Channels:
         return len(self.keys)
 
     def index(self, channel: Channel) -> int:
-        """Its position."""
+        """Return its position."""
         return self._positions[channel]
 
     @cached_property
     def order(self) -> int:
-        """The highest order of a derivative."""
+        """Highest order of a derivative."""
         return max(order_of(channel) for channel in self.keys)
 
     @cached_property
@@ -74,7 +74,7 @@ class Channels:
 
     @cached_property
     def terms(self) -> tuple[tuple[Term, ...], ...]:
-        """What an activation makes of every channel but the first."""
+        """Terms of every channel but the first after an activation."""
         made: list[tuple[Term, ...]] = []
         for position, channel in enumerate(self.keys[1:], start=1):
             if isinstance(channel, Laplacian):
@@ -89,7 +89,7 @@ class Channels:
         return tuple(made)
 
     def of_inputs(self, points: Tensor) -> Tensor:
-        """The jet of x itself, (channels, points, dimension)."""
+        """Return the jet of x itself, (channels, points, dimension)."""
         H = points.new_zeros((len(self), *points.shape))
         H[0] = points
         for position, channel in enumerate(self.keys):
@@ -99,7 +99,7 @@ class Channels:
 
 
 def order_of(channel: Channel) -> int:
-    """The order of a derivative."""
+    """Return the order of a derivative."""
     return 2 if isinstance(channel, Laplacian) else len(channel)
 
 
@@ -109,7 +109,7 @@ def _rank(channel: Channel) -> tuple[int, bool, tuple[int, ...]]:
 
 
 def _parts(axes: tuple[int, ...]) -> set[tuple[int, ...]]:
-    """All sub-multisets but the empty one."""
+    """Return all non-empty sub-multisets."""
     parts: set[tuple[int, ...]] = {()}
     for axis in axes:
         parts |= {(*part, axis) for part in parts}
@@ -118,7 +118,7 @@ def _parts(axes: tuple[int, ...]) -> set[tuple[int, ...]]:
 
 @lru_cache(maxsize=16)
 def partitions(size: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """All ways to split 0, ..., size - 1 into blocks.
+    """Return all ways to split 0, ..., size - 1 into blocks.
 
     >>> partitions(2)
     (((0, 1),), ((0,), (1,)))
@@ -134,7 +134,7 @@ def partitions(size: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
 
 @dataclass(frozen=True)
 class ActivatedJet:
-    """A jet after an activation, and the way back."""
+    """A jet after an activation, and its backward pass."""
 
     H: Tensor  # before the activation
     output: Tensor
@@ -143,7 +143,7 @@ class ActivatedJet:
 
     @staticmethod
     def of(H: Tensor, activation: Derivatives, channels: Channels) -> ActivatedJet:
-        """Apply the activation; one slope more than the output needs is kept for the way back."""
+        """Apply the activation; one slope more than the output needs is stored for the backward pass."""
         slopes = activation(H[0], channels.order + 1)
         output = torch.empty_like(H)
         output[0] = slopes[0]
@@ -152,7 +152,7 @@ class ActivatedJet:
         return ActivatedJet(H, output, slopes, channels)
 
     def pull(self, G: Tensor) -> Tensor:
-        """The cotangent of the output as one of the input; further axes may come first."""
+        """Convert the cotangent of the output to one of the input; extra axes may come first."""
         H, slopes = self.H, self.slopes
         out = torch.zeros_like(G)
         out[..., 0, :, :] = G[..., 0, :, :] * slopes[1]

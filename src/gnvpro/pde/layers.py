@@ -1,11 +1,12 @@
 """Layers with formulas for jets: forward with all derivatives in x, backward with the rows of their parameters.
 
-A layer takes the jet X that enters it to the jet that leaves it (`LayerPass.jet`). Backward it takes the cotangent G of the
-second to one of the first, and collects what belongs to its parameters on the way. For a linear layer X -> X V' + b
+A layer maps the jet X that enters it to the jet that leaves it (`LayerPass.jet`). Backward it maps the cotangent G
+of the second to one of the first, and collects the parts of its parameters on the way. For a linear layer X -> X V'
++ b
 
     row of V at a point = sum_c G_c X_c'         row of b = G_()          G of the inputs = G V         c: channels
 
-`Collect` says whether rows are kept point by point (a Jacobian) or summed (a gradient).
+`Collect` decides whether rows are kept point by point (a Jacobian) or summed (a gradient).
 """
 
 from __future__ import annotations
@@ -25,52 +26,52 @@ Params = Mapping[str, Tensor]
 
 
 class Collect(ABC):
-    """What to make of the cotangents at a layer's parameters."""
+    """Treatment of the cotangents at a layer's parameters."""
 
     @abstractmethod
     def of_weight(self, G: Tensor, X: Tensor) -> Tensor:
-        """sum_c G_c X_c'."""
+        """Return sum_c G_c X_c'."""
 
     @abstractmethod
     def of_bias(self, G: Tensor) -> Tensor:
-        """The cotangent of the value."""
+        """Return the cotangent of the value."""
 
 
 class ByPoint(Collect):
-    """A row for each point: (points, outputs, inputs) and (points, outputs)."""
+    """Collects a row for each point: (points, outputs, inputs) and (points, outputs)."""
 
     def of_weight(self, G: Tensor, X: Tensor) -> Tensor:
-        """Outer products, summed over the channels."""
+        """Return outer products, summed over the channels."""
         if len(G) == 1:
             return G[0][:, :, None] * X[0][:, None]
         return G.permute(1, 2, 0) @ X.permute(1, 0, 2)
 
     def of_bias(self, G: Tensor) -> Tensor:
-        """As it is."""
+        """Return the cotangent unchanged."""
         return G[0]
 
 
 class Summed(Collect):
-    """Summed over the points: (outputs, inputs) and (outputs,)."""
+    """Sums over the points: (outputs, inputs) and (outputs,)."""
 
     def of_weight(self, G: Tensor, X: Tensor) -> Tensor:
-        """One product over channels and points."""
+        """Return one product over channels and points."""
         return G.flatten(0, 1).T @ X.flatten(0, 1)
 
     def of_bias(self, G: Tensor) -> Tensor:
-        """The sum."""
+        """Return the sum."""
         return G[0].sum(0)
 
 
 class LayerPass(Protocol):
-    """What a pass through a layer left."""
+    """The result of a pass through a layer."""
 
     @property
     def jet(self) -> Tensor:
-        """The jet that left the layer."""
+        """The jet after the layer."""
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """What was collected for the wanted parameters, by name, and the cotangent of the inputs."""
+        """Return the collected parts of the wanted parameters, by name, and the cotangent of the inputs."""
 
 
 class Layer(Protocol):
@@ -78,10 +79,10 @@ class Layer(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its parameters."""
+        """Names of its parameters."""
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> LayerPass:
-        """Forward."""
+        """Run forward."""
 
 
 # -- linear
@@ -89,12 +90,12 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """X -> X V' + b, the bias on the value alone."""
+    """The map X -> X V' + b, with the bias on the value alone."""
 
-    names: tuple[str, ...]  # weight, and bias where there is one
+    names: tuple[str, ...]  # weight, and bias if there is one
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> LinearPass:
-        """Every channel alike."""
+        """Apply the map to every channel alike."""
         V = values[self.names[0]]
         H = X @ V.T
         if len(self.names) == 2:
@@ -112,7 +113,7 @@ class LinearPass:
     names: tuple[str, ...]
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Outer products, and G V."""
+        """Return outer products, and G V."""
         rows = {}
         if self.names[0] in wanted:
             rows[self.names[0]] = collect.of_weight(G, self.X)
@@ -126,14 +127,14 @@ class LinearPass:
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of each entry, after a fixed linear map where the layer is `Periodic`."""
+    """A function of each entry, after a fixed linear map if the layer is `Periodic`."""
 
     derivatives: Derivatives
     names: tuple[str, ...] = ()
     before: Periodic | None = None
 
     def run(self, X: Tensor, values: Params, channels: Channels) -> ActivationPass:
-        """Faa di Bruno."""
+        """Apply Faa di Bruno's formula."""
         H = X if self.before is None else self.before.phases(X)
         return ActivationPass(ActivatedJet.of(H, self.derivatives, channels), self.before)
 
@@ -147,17 +148,17 @@ class ActivationPass:
 
     @property
     def jet(self) -> Tensor:
-        """After the function."""
+        """The jet after the function."""
         return self.activated.output
 
     def pull(self, G: Tensor, collect: Collect, wanted: Collection[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """The transposed derivative."""
+        """Apply the transposed derivative."""
         pulled = self.activated.pull(G)
         return {}, pulled if self.before is None else pulled @ self.before.matrix
 
 
 def simple_layer(module: nn.Module, prefix: str) -> Layer | None:
-    """A linear layer, an activation or a periodic layer; None for any other module."""
+    """Return a linear layer, an activation or a periodic layer; None for any other module."""
     if type(module) is nn.Linear:
         names = ("weight",) if module.bias is None else ("weight", "bias")
         return LinearLayer(tuple(prefix + name for name in names))

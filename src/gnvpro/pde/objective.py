@@ -1,4 +1,4 @@
-"""The objective of a system of equations, in two forms, as the loop minimises it.
+"""The objective of a system of equations in two forms, as the loop minimises it.
 
     ReducedObjective    Phi_red(x) = min_W 1/2 |rho(x, W)|^2 + alpha/2 |W|^2        the head eliminated at every x = (theta, c)
     JointObjective      Phi(x, W)                                                   the head moves with the rest
@@ -8,7 +8,7 @@ Both are sums of squares with a Jacobian of rows:
     reduced   (I - Q Q') [ J ; 0 ]            J = d rho / d x,  Q as in `eliminate`
     joint     [ J  Z ; 0  sqrt(alpha) I ]     Z = d rho / d W
 
-A point holds its rows; Jacobian, gradient and local model are made when asked for.
+A point holds its rows; Jacobian, gradient and local model are computed at first use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDING = 10 * torch.finfo(torch.float64).eps
 
 @dataclass
 class Meter:
-    """Passes over all points, and seconds spent on the head."""
+    """Counts passes over all points, and seconds spent on the head."""
 
     passes: int = 0
     inner_seconds: float = 0.0
@@ -45,18 +45,18 @@ class EquationPoint(ABC):
     system: System
     theta: Tensor  # and the unknown constants
     carried: Carried
-    fit: Fit | None  # None where something is not finite
+    fit: Fit | None  # None if something is not finite
     meter: Meter
 
     @property
     @abstractmethod
     def x(self) -> Tensor:
-        """The variables of the objective."""
+        """Variables of the objective."""
 
     @property
     @abstractmethod
     def jacobian(self) -> Tensor:
-        """The derivative of the residuals in x."""
+        """Derivative of the residuals in x."""
 
     @property
     def value(self) -> float:
@@ -65,7 +65,7 @@ class EquationPoint(ABC):
 
     @property
     def misfit(self) -> float:
-        """Without the penalty."""
+        """Phi without the penalty."""
         return math.nan if self.fit is None else self.fit.misfit
 
     @property
@@ -75,12 +75,12 @@ class EquationPoint(ABC):
 
     @property
     def fitted(self) -> Fit:
-        """The rows of a point that is finite."""
+        """The rows of a finite point."""
         assert self.fit is not None
         return self.fit
 
     def gradient(self) -> Tensor:
-        """Of Phi."""
+        """Gradient of Phi."""
         return self.jacobian.T @ self.fitted.residual
 
     def curvature(self) -> LinearOperator:
@@ -89,11 +89,11 @@ class EquationPoint(ABC):
         return symmetric((J.shape[1],), lambda v: J.T @ (J @ v))
 
     def free(self) -> None:
-        """Nothing is held that the model does not need."""
+        """Do nothing: the model needs everything that the point holds."""
         return
 
     def _in_theta(self) -> Tensor:
-        """J, the head held."""
+        """Return J with a fixed head."""
         self.meter.passes += 1
         return self.system.jacobian(self.carried, self.theta, self.W, self.fitted.assembled.parts)
 
@@ -108,7 +108,7 @@ class ReducedPoint(EquationPoint):
 
     @cached_property
     def jacobian(self) -> Tensor:
-        """(I - Q Q') [J; 0]."""
+        """Return (I - Q Q') [J; 0]."""
         J, Q = self._in_theta(), self.fitted.Q
         rows = len(J)
         reduced = torch.empty(len(Q), J.shape[1], dtype=J.dtype)
@@ -128,7 +128,7 @@ class JointPoint(EquationPoint):
 
     @cached_property
     def jacobian(self) -> Tensor:
-        """[J Z; 0 sqrt(alpha) I]."""
+        """Return [J Z; 0 sqrt(alpha) I]."""
         J, Z = self._in_theta(), self.fitted.assembled.Z
         joint = torch.zeros(len(self.fitted.residual), J.shape[1] + Z.shape[1], dtype=J.dtype)
         joint[: len(J), : J.shape[1]], joint[: len(J), J.shape[1] :] = J, Z
@@ -151,29 +151,29 @@ class EquationObjective(ABC):
 
     @abstractmethod
     def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
-        """The first point, from parameters and a head."""
+        """Return the first point, from parameters and a head."""
 
     @abstractmethod
     def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
-        """A point that was accepted before."""
+        """Return a point that was accepted before."""
 
 
 class ReducedObjective(EquationObjective):
     """Phi_red: the head eliminated at every x."""
 
     def at(self, x: Tensor, near: EquationPoint | None) -> EquationPoint:
-        """Where the equations are not linear, the elimination starts from the field of the point near by."""
+        """Evaluate at x; for nonlinear equations the elimination starts from the field of `near`."""
         if near is None or near.fit is None:
             return self.start(x, self.system.field.W())
         return self._fitted(x, near.W, near)
 
     def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
-        """The elimination starts from the head."""
+        """Start the elimination from the head."""
         return self._fitted(theta, W, None)
 
     @torch.no_grad()
     def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
-        """The head is what the elimination found before."""
+        """Return a point with the head that the elimination found before."""
         if self.system.linear:
             return self.start(theta, W)
         carried = self.system.carry(theta)
@@ -192,26 +192,26 @@ class ReducedObjective(EquationObjective):
 
 
 class JointObjective(EquationObjective):
-    """Phi: theta and W together."""
+    """Phi with theta and W as variables."""
 
     def at(self, x: Tensor, near: EquationPoint | None) -> EquationPoint:
-        """The last entries of x are the head."""
+        """Evaluate at x, whose last entries are the head."""
         like = self.system.field.W()
         return self.start(x[: -like.numel()], x[-like.numel() :].view_as(like))
 
     @torch.no_grad()
     def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
-        """As they are."""
+        """Return the point of these values."""
         self.meter.passes += 1
         carried = self.system.carry(theta)
         fit = fit_at(self.system, carried, theta, W, self.head_penalty)
         return JointPoint(self.system, theta, carried, fit, self.meter)
 
     def restored(self, theta: Tensor, W: Tensor) -> EquationPoint:
-        """As they are."""
+        """Return the point of these values."""
         return self.start(theta, W)
 
 
 def local_model(point: EquationPoint) -> RowModel:
-    """What steps from a point come from."""
+    """Return the local model for steps from a point."""
     return RowModel(point.jacobian, point.fitted.residual)

@@ -1,8 +1,8 @@
-"""Where equations hold: points of boxes and balls, of their boundaries, and given clouds.
+"""Points at which equations hold: in boxes and balls, on their boundaries, and in given clouds.
 
-A `PointSet` holds points and knows how to draw others from the same place. So `pde.solve` can check the residuals on fresh
-points, and use more points where the check fails. Draws are scrambled Sobol sequences (scipy.stats.qmc), one for each face of
-a boundary: the points of one sequence that lie on one face would not be spread evenly over it.
+A `PointSet` holds points and can draw others from the same place. So `pde.solve` can check the residuals on fresh
+points, and add points if the check fails. Draws are scrambled Sobol sequences (scipy.stats.qmc), one for each face
+of a boundary, because the part of a single sequence on one face would not be spread evenly over it.
 
     square = pde.points.Box([0, 0], [1, 1])
     square.inside(900)           square.boundary(120)          square.face(0, "low", 50)         square.grid(30)
@@ -23,14 +23,14 @@ from torch import Tensor
 
 from gnvpro.arguments import check_count
 
-MOST_TRIED = 1024  # points of a box for each of the domain in it
+MOST_TRIED = 1024  # maximum number of points of a box for each accepted one
 
-Draw = Callable[[int, int], Tensor]  # (how many, seed) -> points
+Draw = Callable[[int, int], Tensor]  # (count, seed) -> points
 
 
 @dataclass(frozen=True)
 class PointSet:
-    """Points (n, dimension), and how to draw others from where they come from."""
+    """Points (n, dimension), and a way to draw others from the same place."""
 
     points: Tensor
     draw: Draw | None = None
@@ -40,32 +40,32 @@ class PointSet:
         return self.points.shape[0]
 
     def fresh(self, count: int, seed: int) -> Tensor:
-        """Other points from the same place."""
+        """Return other points from the same place."""
         if self.draw is None:
             raise ValueError("these points were given, not drawn: there are no fresh ones")
         return self.draw(count, seed)
 
     def grown(self, count: int) -> PointSet:
-        """More points from the same place: the same sequence, longer."""
+        """Return more points from the same place, by continuing the sequence."""
         if self.draw is None:
             raise ValueError("these points were given, not drawn: there are no others")
         return replace(self, points=self.draw(count, self.seed))
 
 
 def drawn(draw: Draw, count: int, seed: int) -> PointSet:
-    """A set from a function of (count, seed)."""
+    """Make a set from a function of (count, seed)."""
     check_count("the number of points", count, 1)
     check_count("the seed of points", seed, 0)
     return PointSet(draw(count, seed), draw, seed)
 
 
 def unit(count: int, dimension: int, seed: int, how: str = "sobol") -> Tensor:
-    """Points of the unit cube."""
+    """Draw points of the unit cube."""
     if how == "uniform":
         return torch.rand(count, dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     if how != "sobol":
         raise ValueError(f'points are drawn by how="sobol" or "uniform", got {how!r}')
-    with warnings.catch_warnings():  # any number of points will do
+    with warnings.catch_warnings():  # any number of points is accepted
         warnings.filterwarnings("ignore", message="The balance properties")
         return torch.from_numpy(qmc.Sobol(dimension, rng=seed).random(count))
 
@@ -86,18 +86,18 @@ class Box:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of a point."""
+        """Number of coordinates of a point."""
         return self.low.numel()
 
     def _scaled(self, cube: Tensor) -> Tensor:
         return self.low + (self.high - self.low) * cube
 
     def inside(self, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
-        """Points inside."""
+        """Draw points inside."""
         return drawn(lambda n, s: self._scaled(unit(n, self.dimension, s, how)), count, seed)
 
     def grid(self, count: int | Sequence[int]) -> PointSet:
-        """A regular grid with so many points along each axis, the boundary included; fresh points are drawn inside."""
+        """Return a regular grid with `count` points along each axis, boundary included; fresh points are drawn inside."""
         counts = [count] * self.dimension if isinstance(count, int) else list(count)
         if len(counts) != self.dimension:
             raise ValueError(f"a grid has a number of points for each of its {self.dimension} axes, got {counts}")
@@ -111,14 +111,14 @@ class Box:
         return PointSet(points, lambda n, s: self._scaled(unit(n, self.dimension, s)))
 
     def face(self, axis: int, side: str, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
-        """Points of one face: side "low" or "high" of an axis."""
+        """Draw points on one face: side "low" or "high" of an axis."""
         self._check_face((axis, side))
         return drawn(lambda n, s: self._face(axis, side == "high", n, s, how), count, seed)
 
     def boundary(
         self, count: int, seed: int = 0, faces: Sequence[tuple[int, str]] | None = None, how: str = "sobol"
     ) -> PointSet:
-        """Points of all faces, or of some, as (axis, side); the same share for each."""
+        """Draw points on all faces, or on some, given as (axis, side), with the same share for each."""
         chosen = [(a, s) for a in range(self.dimension) for s in ("low", "high")] if faces is None else list(faces)
         if not chosen:
             raise ValueError('faces are empty: name one, as in faces=[(0, "low")]')
@@ -146,7 +146,7 @@ class Box:
         return points
 
     def normal(self, points: Tensor) -> Tensor:
-        """The outward normal of the face that is nearest to each point."""
+        """Return the outward normal of the face that is nearest to each point."""
         distances = torch.stack([points - self.low, self.high - points], -1) / (self.high - self.low)[:, None]
         nearest = distances.flatten(1).argmin(1)
         normals = torch.zeros_like(points)
@@ -168,19 +168,19 @@ class Ball:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of a point."""
+        """Number of coordinates of a point."""
         return self.centre.numel()
 
     def inside(self, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
-        """Points inside, evenly by volume."""
+        """Draw points inside, evenly by volume."""
         return drawn(lambda n, s: self._drawn(n, s, how, inside=True), count, seed)
 
     def boundary(self, count: int, seed: int = 0, how: str = "sobol") -> PointSet:
-        """Points of the sphere."""
+        """Draw points on the sphere."""
         return drawn(lambda n, s: self._drawn(n, s, how, inside=False), count, seed)
 
     def _drawn(self, count: int, seed: int, how: str, inside: bool) -> Tensor:
-        """Directions from normal quantiles (in the plane from the angle), radii from the share of the volume."""
+        """Draw directions from normal quantiles (in the plane from the angle) and radii from the share of the volume."""
         cube = unit(count, self.dimension + 1 if self.dimension != 2 else 2, seed, how)
         if self.dimension == 2:
             angle = 2 * math.pi * cube[:, 1]
@@ -192,18 +192,18 @@ class Ball:
         return self.centre + self.radius * radii * directions
 
     def normal(self, points: Tensor) -> Tensor:
-        """The outward normal at points of the sphere."""
+        """Return the outward normal at points of the sphere."""
         away = points - self.centre
         return away / away.norm(dim=1, keepdim=True)
 
 
 def Cloud(points: Any) -> PointSet:
-    """Given points: the residuals are checked by leaving each of them out."""
+    """Return a set of given points; their residuals are checked by leaving each of them out."""
     return PointSet(as_points(points, "a cloud"))
 
 
 def within(box: Box, belongs: Callable[[Tensor], Tensor], count: int, seed: int = 0) -> PointSet:
-    """Points of a box for which a function is true: any domain that can be told from its outside."""
+    """Draw points of a box for which a function is true: any domain with a membership test."""
 
     def draw(n: int, seed: int) -> Tensor:
         size = n
@@ -226,7 +226,7 @@ def _mask(belongs: Tensor, count: int) -> Tensor:
 
 
 def as_points(value: Any, what: str) -> Tensor:
-    """Points as a tensor (n, dimension) of float64; a set gives up its points."""
+    """Return points as a float64 tensor (n, dimension); a set returns its points."""
     if isinstance(value, PointSet):
         value = value.points
     if isinstance(value, Box | Ball):

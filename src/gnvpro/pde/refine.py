@@ -1,9 +1,9 @@
-"""More points where an equation holds worse than on its own.
+"""More points for equations with larger residuals on fresh points than on their own.
 
-An equation gets as many points again where its residual on fresh points is larger than on its own, or where little is gained
-and the residual lives on a small part of the domain: at a front, in a corner. They are drawn from the same place with a
-probability in proportion to the size of the residual there (Wu, Zhu, Tan, Kartha, Lu 2023), and drawn again at every look
-that says so. The points that the user gave stay.
+An equation gets as many points again if its residual on fresh points is larger than on its own, or if progress is
+slow and the residual lives on a small part of the domain, such as a front or a corner. The new points are drawn from
+the same place with a probability proportional to the size of the residual there (Wu, Zhu, Tan, Kartha, Lu 2023),
+again at every such check. The user's points are kept.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from gnvpro.pde.points import PointSet
 from gnvpro.pde.residuals import Seen
 from gnvpro.pde.system import System
 
-OVERFIT = 1.5  # times the residual on the points: then there are too few of them
-PEAKED = 2.0  # root mean square over mean size of the residual: then it lives on a small part of the domain
-MATTERS = 0.1  # share of the misfit on fresh points below which an equation is left alone
-CANDIDATES = 8  # for each point drawn
+OVERFIT = 1.5  # times the residual on the points: above this there are too few of them
+PEAKED = 2.0  # root mean square over mean size of the residual: above this it lives on a small part of the domain
+MATTERS = 0.1  # share of the misfit on fresh points below which an equation is left unchanged
+CANDIDATES = 8  # candidates for each point drawn
 
 
 class Refinement:
-    """The equations as they were given, and with more points."""
+    """The original equations, and the same equations with more points."""
 
     def __init__(self, equations: Sequence[Equation], seed: int) -> None:
         self.given, self.seed = tuple(equations), seed
 
     def needing(self, system: System, fit: Fit, seen: Sequence[Seen], slow: bool) -> list[int]:
-        """The equations that need other points, from their residuals on fresh ones; `slow` where little was gained lately."""
+        """Return the equations that need more points, from their residuals on fresh ones; `slow` means little recent
+        progress.
+        """
         own = system.by_equation(fit.assembled.residual)
         parts = [weight * each.mean_square for weight, each in zip(system.weights, seen, strict=True)]
         found = []
@@ -45,7 +47,7 @@ class Refinement:
         return found
 
     def refined(self, system: System, x: Tensor, W: Tensor, which: Sequence[int], look: int) -> System:
-        """The system with new points for some equations."""
+        """Return the system with new points for some equations."""
         equations = list(system.equations)
         for i in which:
             added = self._drawn(system, self.given[i], x, W, 10_007 * (self.seed + 1) + 101 * look + i)
@@ -53,20 +55,20 @@ class Refinement:
         return system.holding(equations)
 
     def with_points(self, i: int, added: Tensor) -> Equation:
-        """An equation at its given points and more."""
+        """Return an equation at its original points and more."""
         points = self.given[i].set
         assert points is not None
         return self.given[i].at(PointSet(torch.cat([points.points, added]), points.draw, points.seed))
 
     def added(self, system: System) -> list[Tensor | None]:
-        """What each equation has beyond its given points."""
+        """Return the points of each equation beyond its original ones."""
         return [
             e.set.points[g.rows :] if e.set is not None and e.rows > g.rows else None
             for e, g in zip(system.equations, self.given, strict=True)
         ]
 
     def restored(self, system: System, added: Sequence[Tensor | None]) -> System:
-        """The system with points that were drawn before."""
+        """Return the system with points that were drawn before."""
         equations = [
             e if a is None else self.with_points(i, a) for i, (e, a) in enumerate(zip(self.given, added, strict=True))
         ]
@@ -79,6 +81,6 @@ class Refinement:
         candidates = equation.set.fresh(CANDIDATES * equation.rows, seed)
         there = system.holding([equation.at(PointSet(candidates))], [1.0])
         sizes = there.residual(there.carry(x), x, W).abs()
-        likely = sizes / sizes.max().clamp(min=1e-300) + 1e-12  # all of them can be drawn
+        likely = sizes / sizes.max().clamp(min=1e-300) + 1e-12  # every candidate has a chance
         chosen = torch.multinomial(likely, equation.rows, generator=torch.Generator().manual_seed(seed))
         return candidates[chosen]

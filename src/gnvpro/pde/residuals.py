@@ -1,12 +1,13 @@
-"""How well the equations hold where they were not asked to: the check that every result reports.
+"""The residuals away from the points of the equations: the check that every result reports.
 
-Where an equation's points were drawn (`pde.points`) and its values are known everywhere, the residual is measured on fresh
-points. Where the points were given, each is left out in turn: with Q from the elimination of the head and h_i = |Q_i|^2,
+If an equation's points were drawn (`pde.points`) and its values are known everywhere, the residual is measured on
+fresh points. If the points were given, each is left out in turn: with Q from the elimination of the head and h_i =
+|Q_i|^2,
 
     residual at point i of the head found without it  =  rho_i / (1 - h_i)
 
-with theta held, exactly for linear equations. Where h_i is one, nothing but this point says what holds there (the ends of a
-line, one integral): then its residual is reported as it is.
+with theta fixed, exactly for linear equations. If h_i is one, only this point determines its value (the ends of a
+line, one integral); its residual is then reported unchanged.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ LEAST_FREEDOM = 1e-6  # 1 - h below which a point cannot be left out
 
 
 class Residual(float):
-    """The root mean square of one equation's residual where it was not asked to hold; a float.
+    """The root mean square of one equation's residual away from its points; a float.
 
-    `on_points` is the same on the points of the equation, `how` says what was done for the check.
+    `on_points` is the same on the points of the equation; `how` describes the check.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Residual(float):
     rows: int
 
     def __new__(cls, checked: float, on_points: float, name: str, how: str, rows: int) -> Residual:
-        """A float with what belongs to it."""
+        """Make the float and store its attributes."""
         made = super().__new__(cls, checked)
         made.name, made.on_points, made.how, made.rows = name, on_points, how, rows
         return made
@@ -51,19 +52,19 @@ class Residual(float):
 
 @dataclass(frozen=True)
 class Seen:
-    """A residual on points that it was not asked to vanish on."""
+    """A residual away from the points of its equation."""
 
     mean_square: float
     mean_size: float
 
     @property
     def peaked(self) -> float:
-        """The root mean square over the mean of the sizes: 1.3 for a bell curve, large where few points make up the most."""
+        """Root mean square over mean size: 1.3 for a bell curve, large if few points dominate."""
         return math.sqrt(self.mean_square) / self.mean_size if self.mean_size > 0 else 1.0
 
 
 class Check:
-    """The equations of a system at fresh points, as far as they can be had."""
+    """The equations of a system at fresh points, if these can be drawn."""
 
     def __init__(self, system: System, seed: int) -> None:
         self.system = system
@@ -79,7 +80,7 @@ class Check:
 
     @torch.no_grad()
     def seen(self, x: Tensor, fit: Fit) -> list[Seen]:
-        """The residual of each equation."""
+        """Return the residual of each equation."""
         system = self.system
         fresh: list[Tensor] = []
         if self._fresh_system is not None:
@@ -94,16 +95,16 @@ class Check:
         return made
 
     def _freedom(self, fit: Fit) -> Tensor:
-        """1 - h by row, and 1 where h is one."""
+        """Return 1 - h by row, and 1 if h is one."""
         freedom = 1.0 - fit.Q[: self.system.rows].square().sum(1)
         return torch.where(freedom > LEAST_FREEDOM, freedom, 1.0)
 
     def misfit(self, seen: Sequence[Seen]) -> float:
-        """What the misfit would be with these residuals."""
+        """Return the misfit with these residuals."""
         return 0.5 * sum(w * s.mean_square for w, s in zip(self.system.weights, seen, strict=True))
 
     def report(self, x: Tensor, fit: Fit) -> list[Residual]:
-        """One entry for each equation."""
+        """Return one entry for each equation."""
         system = self.system
         own = system.by_equation(fit.assembled.residual)
         made = []

@@ -1,12 +1,11 @@
-"""Points of which each of several processes carries a part.
+"""Points that several processes share.
 
     points   x_1 ... x_n in contiguous parts, one for each process
-    jet      H = [H_1 ... H_P]            each carries its own points; everybody receives all of H
-    rows     J = [J_1; ...; J_P]          likewise, one backward pass of each over its own points
+    jet      H = [H_1 ... H_P]            each process carries its own points; all receive the whole of H
+    rows     J = [J_1; ...; J_P]          the same, with one backward pass of each process over its own points
 
-What is made of the rows - factors, steps, decisions - is made by every process again, from the same bits. So sharing pays
-where the network's passes are the larger part of an iteration, not its linear algebra, and a message has the size of the
-rows.
+Every process repeats the computations with the rows - factors, steps, decisions - from the same bits. So sharing
+pays if the network's passes take more of an iteration than its linear algebra. A message has the size of the rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gnvpro.pde.carry import Carrier, Params, Pass
 from gnvpro.pde.jets import Channels
 from gnvpro.processes import Processes
 
-FEWEST_POINTS = 2  # for each process; a pass over fewer points is everybody's own
+FEWEST_POINTS = 2  # per process; with fewer points every process runs the whole pass
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class SharedCarrier:
     processes: Processes
 
     def run(self, params: Params, points: Tensor, channels: Channels) -> Pass:
-        """The jet of all points, of which each process has carried a part."""
+        """Return the jet of all points, a part of it from each process."""
         size, rank = self.processes.size, self.processes.rank
         if len(points) < FEWEST_POINTS * size:
             return self.carrier.run(params, points, channels)
@@ -45,7 +44,7 @@ class SharedCarrier:
 
 @dataclass(frozen=True)
 class SharedPass:
-    """The jet of all points, and a pass over one's own."""
+    """The jet of all points, and a pass over the local ones."""
 
     jet: Tensor
     done: Pass
@@ -54,9 +53,9 @@ class SharedPass:
     processes: Processes
 
     def jacobian(self, G: Tensor) -> Tensor:
-        """Everybody's rows."""
+        """Return the rows of all processes."""
         return self.processes.rows(self.done.jacobian(G[:, self.own]), self.counts)
 
     def gradient(self, G: Tensor) -> Tensor:
-        """The sum of everybody's rows."""
+        """Return the sum of the rows of all processes."""
         return self.processes.total(self.done.gradient(G[:, self.own]))

@@ -1,13 +1,14 @@
-"""Other first weights, where a run gets nowhere with those it was given.
+"""Other first weights for a run that makes no progress with the given ones.
 
-A feature tanh(a'x + b) or sin(a'x + b) varies over a length of 1/|a|, and steps change a by factors of a few at most. Where the
-solution varies over much shorter lengths than the weights were drawn for (u_t + 40 u_x = 0 does along t), no run comes
-near it. The head alone does not show which weights would: the best ones for random features led nowhere. A few steps do. So
+A feature tanh(a'x + b) or sin(a'x + b) varies over a length of 1/|a|, and steps change a by small factors only. If
+the solution varies over much shorter lengths than the weights were drawn for (such as u_t + 40 u_x = 0 along t), no
+run approaches it. The head alone does not show which weights would help: the best ones for random features led
+nowhere. A few steps do. So
 
-    theta(s)    the first parameters, the first weights of axis i times s_i and their biases times max s
+    theta(s)    the first parameters, with the first weights of axis i times s_i and their biases times max s
 
-is tried once for s = 3, 10, 30, 100 along all axes and along each of them, a few iterations each, and the run goes on from
-where the misfit on fresh points is least, if that is a half of its own at most.
+is tried once for s = 3, 10, 30, 100 along all axes and along each of them, a few iterations each. The run continues
+from the trial with the smallest misfit on fresh points, if that is at most half of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from gnvpro.pde.beside import Beside
 from gnvpro.pde.objective import EquationObjective, EquationPoint, local_model
 from gnvpro.pde.residuals import Check
 
-EARLY = 30  # iterations in which a run may be seen to get nowhere
-STALLED = 1.25  # the factor by which Phi falls between two looks, at most, and
-LEFT = 1e-3  # the share of Phi of the field zero, at least: nowhere
+EARLY = 30  # iterations after which a run may count as stalled
+STALLED = 1.25  # stalled: Phi falls by at most this factor between two checks, and
+LEFT = 1e-3  # is at least this share of Phi of the zero field
 FACTORS = (3.0, 10.0, 30.0, 100.0)
-STEPS = 8  # of a trial
-ENOUGH = 0.5  # of the run's own misfit
+STEPS = 8  # iterations of a trial
+ENOUGH = 0.5  # required misfit relative to the run's own
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where a trial came to."""
+    """The result of a trial."""
 
     misfit: float
     point: EquationPoint
@@ -43,7 +44,7 @@ class Found:
 def better_start(
     objective: EquationObjective, check: Check, first: Tensor, own: float, over: Callable[[], bool]
 ) -> Found | None:
-    """The best trial from parameters near the first ones; None where no misfit is half of the run's own."""
+    """Return the best trial from parameters near the first ones; None if no misfit is half of the run's own."""
     system = objective.system
     layer = first_linear(system.field.features)
     if layer is None or not layer.weight.requires_grad:
@@ -67,7 +68,7 @@ def better_start(
 
 
 def gets_nowhere(iterations: int, before: float, value: float, of_zero: float) -> bool:
-    """Whether to try others, from Phi at the last look, here, and of the field zero."""
+    """Return True if other weights should be tried, from Phi at the last check, now, and of the zero field."""
     return iterations <= EARLY and before < STALLED * value and value > LEFT * of_zero
 
 
@@ -79,7 +80,7 @@ def _tried(axes: int) -> Iterator[Tensor]:
 
 
 def first_linear(features: nn.Module) -> nn.Linear | None:
-    """The linear layer that takes the points, where there is one."""
+    """Return the linear layer that takes the points, if there is one."""
     if isinstance(features, nn.Linear):
         return features
     if isinstance(features, Beside):

@@ -6,12 +6,12 @@
     Z = d rho / d W        from the jets of the features, weighted by dF/d atoms
     J = d rho / d (theta, c)
 
-Sites that need the same derivatives share one pass through the network. A linear equation without unknown constants is
-differentiated once and for all.
+Sites that need the same derivatives share one pass through the network. A linear equation without unknown constants
+is differentiated only once.
 
-Balanced weights are w_e = 1 / s_e, with s_e the size of F_e for the longest half wave that fits between its points, on which
-a derivative along axis a is a factor of pi / (extent of the points along a). 1 / s_e^2 would measure every equation in units
-of the field; halfway there the runs are faster at first and no worse at the end.
+Balanced weights are w_e = 1 / s_e, with s_e the size of F_e for the longest half wave that fits between its points;
+a derivative along axis a multiplies it by pi / (extent of the points along a). 1 / s_e^2 would measure every
+equation in units of the field; with the square root of that, runs are faster at first and no worse at the end.
 
 Legend: alpha -> head_penalty, sqrt(w_e / n_e) -> roots, (theta, c) -> x.
 """
@@ -36,7 +36,7 @@ from gnvpro.processes import ALONE, Processes
 
 @dataclass(frozen=True)
 class Place:
-    """Where the points of a site are in the shared passes."""
+    """Position of a site's points in the shared passes."""
 
     group: int
     points: slice
@@ -51,7 +51,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Assembled:
-    """The rows at some W: Z, the residuals, and what they were made from."""
+    """The rows at some W: Z, the residuals, and their parts."""
 
     Z: Tensor
     residual: Tensor
@@ -59,7 +59,7 @@ class Assembled:
 
 
 class System:
-    """Equations, the field they are for, and the variables x = (theta, constants)."""
+    """Equations, their field, and the variables x = (theta, constants)."""
 
     def __init__(
         self,
@@ -86,23 +86,25 @@ class System:
         ]
 
     def holding(self, equations: Sequence[Equation], weights: Sequence[float] | None = None) -> System:
-        """Other equations about the same field and constants; with the weights of these, unless others are given."""
+        """Return a system of other equations for the same field and constants, with the weights of these unless others
+        are given.
+        """
         return System(
             self.field, equations, self.weights if weights is None else weights, self.constants, self.processes
         )
 
     @property
     def rows(self) -> int:
-        """Residuals of all equations."""
+        """Number of residuals of all equations."""
         return sum(e.rows for e in self.equations)
 
     @property
     def n_theta(self) -> int:
-        """Trained parameters of the features."""
+        """Number of trained parameters of the features."""
         return sum(self._sizes)
 
     def x(self) -> Tensor:
-        """The variables as the field and the constants hold them."""
+        """Current variables of the field and the constants."""
         parts = [p.detach().reshape(-1) for p in self._parameters.values()]
         return torch.cat([*parts, torch.tensor([c.value for c in self.constants], dtype=torch.float64)])
 
@@ -121,7 +123,7 @@ class System:
         return {name: piece.view(p.shape) for (name, p), piece in shapes}
 
     def multiplied(self, x: Tensor, factors: Mapping[int, Tensor]) -> Tensor:
-        """x with some parameters, by their id, times numbers."""
+        """Return x with some parameters, given by id, multiplied by numbers."""
         pieces = zip(self._parameters.values(), self._split(x).values(), strict=True)
         return torch.cat([*((v * factors.get(id(p), 1.0)).reshape(-1) for p, v in pieces), x[self.n_theta :]])
 
@@ -131,7 +133,7 @@ class System:
     # -- passes
 
     def _group(self) -> None:
-        """Points by the derivatives wanted there."""
+        """Group points by the derivatives that they need."""
         groups: dict[Channels, list[Tensor]] = {}
         self.places: list[list[Place]] = []
         for equation in self.equations:
@@ -146,7 +148,7 @@ class System:
         self.groups = [(channels, torch.cat(points)) for channels, points in groups.items()]
 
     def carry(self, x: Tensor) -> Carried:
-        """One pass forward over all points."""
+        """Run one pass forward over all points."""
         params = self._split(x)
         return Carried([self.carrier.run(params, points, channels) for channels, points in self.groups])
 
@@ -155,7 +157,7 @@ class System:
         return carried.passes[place.group].jet[index, place.points]
 
     def atoms(self, carried: Carried, W: Tensor) -> list[Values]:
-        """The derivatives of the field that every equation asks for."""
+        """Return the derivatives of the field that every equation needs."""
         made = []
         for equation, places in zip(self.equations, self.places, strict=True):
             sites = []
@@ -171,7 +173,7 @@ class System:
     # -- rows
 
     def assemble(self, carried: Carried, x: Tensor, W: Tensor) -> Assembled:
-        """Z and the residuals at W."""
+        """Return Z and the residuals at W."""
         constants = self._values(x)
         blocks, residuals, parts = [], [], []
         every = self.atoms(carried, W)
@@ -188,7 +190,9 @@ class System:
         return Assembled(torch.cat(blocks), torch.cat(residuals), parts)
 
     def assemble_around(self, carried: Carried, x: Tensor, every: list[Values]) -> tuple[Tensor, Tensor]:
-        """Newton's linearisation around a field given by its atoms: Z and r with residuals Z W + r for the features here."""
+        """Return Newton's linearisation around a field given by its atoms: Z and r with residuals Z W + r for these
+        features.
+        """
         constants = self._values(x)
         blocks, rest = [], []
         for e, equation in enumerate(self.equations):
@@ -204,7 +208,7 @@ class System:
         return torch.cat(blocks), torch.cat(rest)
 
     def residual(self, carried: Carried, x: Tensor, W: Tensor) -> Tensor:
-        """The residuals alone."""
+        """Return the residuals alone."""
         constants = self._values(x)
         made = []
         for e, (equation, atoms) in enumerate(zip(self.equations, self.atoms(carried, W), strict=True)):
@@ -213,7 +217,7 @@ class System:
         return torch.cat(made)
 
     def _block(self, carried: Carried, compiled: Compiled, places: list[Place], part: Linearized) -> Tensor:
-        """dF / dW, (rows, outputs (n_features + 1))."""
+        """Return dF / dW, (rows, outputs (n_features + 1))."""
         width = self.n_features + 1
         block = torch.zeros(compiled.rows, self.outputs * width, dtype=torch.float64)
         for site, place, slopes in zip(compiled.sites, places, part.in_atoms, strict=True):
@@ -232,7 +236,7 @@ class System:
         return block
 
     def _cotangents(self, carried: Carried, W: Tensor, parts: list[Linearized], by_row: Tensor | None) -> list[Tensor]:
-        """d rho / d features at W, each row times a number where numbers are given."""
+        """Return d rho / d features at W, each row multiplied by a number if numbers are given."""
         G = [torch.zeros_like(done.jet) for done in carried.passes]
         factors = [None] * len(self.equations) if by_row is None else self.by_equation(by_row)
         for e, equation in enumerate(self.equations):
@@ -247,7 +251,7 @@ class System:
         return G
 
     def gradient(self, x: Tensor, W: Tensor) -> tuple[float, Tensor, Tensor]:
-        """1/2 |rho|^2 and its gradients in x and W, both variables: for methods that do not eliminate the head."""
+        """Return 1/2 |rho|^2 and its gradients in x and W, for methods that do not eliminate the head."""
         carried = self.carry(x)
         assembled = self.assemble(carried, x, W)
         rho = assembled.residual
@@ -265,7 +269,7 @@ class System:
         return 0.5 * float(rho @ rho), in_x, (assembled.Z.T @ rho).view_as(W)
 
     def jacobian(self, carried: Carried, x: Tensor, W: Tensor, parts: list[Linearized]) -> Tensor:
-        """d rho / d x at W: one pass backward over all points."""
+        """Return d rho / d x at W by one pass backward over all points."""
         linearized = self._at(carried, x, W, parts) if self.constants else list(parts)
         G = self._cotangents(carried, W, linearized, None)
         rows = [done.jacobian(g) for done, g in zip(carried.passes, G, strict=True)]
@@ -275,11 +279,11 @@ class System:
         return torch.cat([in_theta, self._in_constants(linearized)], 1) if self.constants else in_theta
 
     def jacobian_in_constants(self, carried: Carried, x: Tensor, W: Tensor, parts: list[Linearized]) -> Tensor:
-        """d rho / d constants at W, (rows, constants)."""
+        """Return d rho / d constants at W, (rows, constants)."""
         return self._in_constants(self._at(carried, x, W, parts))
 
     def _at(self, carried: Carried, x: Tensor, W: Tensor, parts: list[Linearized]) -> list[Linearized]:
-        """The parts, those of equations with constants linearised at W."""
+        """Return the parts, with equations that contain constants linearised at W."""
         constants, every = self._values(x), self.atoms(carried, W)
         return [
             equation.compiled.linearize(every[e], constants) if equation.constants else parts[e]
@@ -295,7 +299,7 @@ class System:
 
     @staticmethod
     def _rows_of(compiled: Compiled, places: list[Place], rows: list[Tensor]) -> Tensor:
-        """Points summed to rows."""
+        """Sum points to rows."""
         if len(places) == 1 and compiled.sites[0].rows is None:
             return rows[places[0].group][places[0].points]
         block = rows[0].new_zeros(compiled.rows, rows[0].shape[1])
@@ -305,19 +309,19 @@ class System:
         return block
 
     def by_equation(self, rows: Tensor) -> list[Tensor]:
-        """A vector of rows, split."""
+        """Split a vector of rows by equation."""
         return list(rows.split([e.rows for e in self.equations]))
 
 
 def zero_value(system: System) -> float:
-    """The misfit of the field zero."""
+    """Return the misfit of the zero field."""
     x = system.x()
     rows = system.residual(system.carry(x), x, torch.zeros_like(system.field.W()))
     return 0.5 * float(rows @ rows)
 
 
 def balanced_weight(equation: Equation) -> float:
-    """The weight given by the user, or 1 / (size of the equation in units of the field)."""
+    """Return the user's weight, or 1 / (size of the equation in units of the field)."""
     if equation.weight is not None:
         return equation.weight
     compiled = equation.compiled
@@ -329,7 +333,7 @@ def balanced_weight(equation: Equation) -> float:
             axes = [(i, i) for i in channel.axes] if isinstance(channel, Laplacian) else [channel]
             wave = sum(math.prod(math.pi / float(extent[i]) if extent[i] > 0 else 1.0 for i in each) for each in axes)
             mean = float(slope.square().mean())
-            if site.rows is not None:  # integrals: a sum over many points
+            if site.rows is not None:  # integrals are sums over many points
                 mean *= (len(site.points) / compiled.rows) ** 2
             square += mean * wave**2
     return 1.0 / math.sqrt(square) if square > 0 and math.isfinite(square) else 1.0

@@ -1,10 +1,10 @@
-"""Two ways to treat the head where the equations are not linear, and the choice between them.
+"""Two ways to treat the head of nonlinear equations, and the choice between them.
 
-    together     theta and W move together, both damped: far from a solution, where Newton's linearisation promises too much
+    together     theta and W move together, both damped: far from a solution, where Newton's linearisation is too optimistic
     eliminated   W follows theta: close to a solution, where the head is large and a damped one would hardly move
 
-A run goes together until Phi is a small share of what it is for the field zero, then with the head eliminated. Where no step is
-left on one way the other is tried. Linear equations are always solved with the head eliminated.
+A run moves both together until Phi is a small share of its value for the zero field, then eliminates the head. If
+one way finds no step, the other is tried. Linear equations are always solved with the head eliminated.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from gnvpro.pde.objective import EquationObjective, JointObjective, Meter, Reduc
 from gnvpro.pde.system import System
 
 HEADS = ("auto", "eliminated", "together")
-CLOSE = 1e-4  # share of Phi of the field zero
+CLOSE = 1e-4  # share of Phi of the zero field
 
 
 @dataclass
 class Ways:
-    """How the head is treated now."""
+    """The current treatment of the head."""
 
     together: bool
-    free: bool  # to change
-    stuck_at: float | None = None  # Phi where no step was left
+    free: bool  # True if it may change
+    stuck_at: float | None = None  # Phi at which one way found no step
 
     @staticmethod
     def choose(linear: bool, head: str) -> Ways:
-        """For equations that are linear or not, and what the user asked for."""
+        """Choose for linear or nonlinear equations and the user's setting."""
         return Ways(not linear and head != "eliminated", not linear and head == "auto")
 
     def objective(self, system: System, penalty: float, meter: Meter) -> EquationObjective:
-        """What is minimised."""
+        """Return the objective to minimise."""
         return (JointObjective if self.together else ReducedObjective)(system, penalty, meter)
 
     def solver(self, linear: bool) -> str:
-        """Its name in the history."""
+        """Return its name in the history."""
         return "rows" if linear else "joint rows" if self.together else "newton rows"
 
     def look(self, value: float, of_zero: float) -> bool:
-        """Whether the head is eliminated from now on; Phi here, and of the field zero."""
+        """Decide whether to eliminate the head from now on; Phi now, and of the zero field."""
         if not (self.free and self.together and value < CLOSE * of_zero):
             return False
         self.together = False
         return True
 
     def stuck(self, value: float) -> bool:
-        """No step is left on this way: whether to try the other, which is of no use where it was stuck before."""
+        """Return True if the other way should be tried after this one found no step; it is useless if it was stuck before."""
         if not self.free or self.stuck_at == value:
             return False
         self.together, self.stuck_at = not self.together, value
         return True
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """State for the checkpoint."""
         return asdict(self)
