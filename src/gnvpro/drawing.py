@@ -43,6 +43,20 @@ def new_figure(width: float, height: float) -> Figure:
     return SelfShown(**settings)
 
 
+def page_figure(width: float, height: float) -> Any:
+    """Return an empty figure in inches for a page or a file: pyplot does not know of it."""
+    return need("matplotlib.figure", "plot").Figure(figsize=(width, height), layout="constrained", dpi=130)
+
+
+def plain(text: str) -> str:
+    r"""Return text that matplotlib draws as it is: no dollar sign begins a formula, no line break or control character.
+
+    >>> print(plain("cost in $"))
+    cost in \$
+    """
+    return "".join(c if c.isprintable() else " " for c in text).replace("$", r"\$")
+
+
 def readable_log_axis(axis: Any, low: float, high: float) -> None:
     """Enough labelled ticks on a logarithmic axis, however short it is, and not too many."""
     ticker = need("matplotlib.ticker", "plot")

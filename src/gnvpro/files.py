@@ -6,13 +6,18 @@ kill or a full disk at any moment leaves the old file, or none, and never a part
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+# of every run that the command line writes; the metrics come last, so that a directory which has them is whole
+CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
+MAX_CONFIG_BYTES = 10_000_000
 
 
 @contextmanager
@@ -58,3 +63,36 @@ def regular_file(path: Path, argument: str = "path") -> Path:
     if not stat.S_ISREG(mode):
         raise ValueError(f"{argument}={str(path)!r} is a FIFO, a device or a socket; name an ordinary file")
     return target
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        ValueError: the file holds none.
+    """
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it or choose another --out") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold a JSON object")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file in one step."""
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def kind_of_run(path: Path) -> str | None:
+    """Return the kind that a configuration names, "equation" or "table"; None if it names none."""
+    try:
+        small = (
+            path.is_file() and path.stat().st_size <= MAX_CONFIG_BYTES
+        )  # nothing that would never end, such as a FIFO
+        found = read_json(path).get("kind") if small else None
+    except (ValueError, OSError, RecursionError):
+        return None
+    return found if found in ("equation", "table") else None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
+
+WORDS = ("experiment", "what", "method", "model")  # columns of text
 
 
 class Display:
@@ -87,3 +90,20 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> None:
+    """Print a table on standard output; the columns named in `words`, and the usual ones, are aligned to the left."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in (*WORDS, *words) else "right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140  # in a log a table is not squeezed
+    console.print(table)

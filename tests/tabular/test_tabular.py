@@ -15,8 +15,9 @@ from gnvpro.cli import app
 from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.tabular import model_file
+from gnvpro.tabular.columns import Columns
 from gnvpro.tabular.model_file import TableModel
-from gnvpro.tabular.read import Columns, read_table
+from gnvpro.tabular.read import read_table
 from gnvpro.tabular.scores import coverage, importance
 
 
@@ -78,7 +79,7 @@ def test_scores_are_those_of_the_written_predictions(trained):
 def test_no_phase_is_silent(trained):
     _, output = trained
     assert "reading" in output
-    assert "training on 64 rows, 4 inputs, 1 target; 16 rows are held out" in output
+    assert "training on 64 rows of 3 columns (4 inputs, one per value of a category); 16 rows are held out" in output
     assert "scoring" in output
 
 

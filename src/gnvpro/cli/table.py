@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gnvpro.cli.app import app, check_files, one_line_errors
 
+if TYPE_CHECKING:
+    from gnvpro.tabular.order import TableOrder
+
 Table = Annotated[Path, typer.Argument(help="A CSV or parquet file; its first line names the columns.")]
+Decimal = Annotated[str | None, typer.Option(help="The sign before decimals in a CSV file: . or ,")]
+Missing = Annotated[list[str] | None, typer.Option(help="Text that stands for an empty cell, as ?; may be repeated.")]
 
 
 @app.command("train")
@@ -23,43 +28,66 @@ def train_on_table(
     drop_incomplete: Annotated[
         bool, typer.Option("--drop-incomplete", help="Leave out rows with empty cells.")
     ] = False,
+    categories: Annotated[
+        list[str] | None, typer.Option(help="A column of categories, whatever it looks like; may be repeated.")
+    ] = None,
+    decimal: Decimal = None,
+    missing: Missing = None,
     hidden: Annotated[list[int] | None, typer.Option(help="Width of a layer; may be repeated.")] = None,
     work: Annotated[float | None, typer.Option(help="Budget, in passes over the rows.")] = None,
     test: Annotated[float, typer.Option(help="Share of the rows that is held out for the scores.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the held-out rows and the first weights.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in OUT.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every step of the training.")] = False,
 ) -> None:
     """Train a model of a table: OUT gets the model, its card, scores beside other models, predictions and a report."""
     with one_line_errors():
         check_files(data)
-        from gnvpro.extras import need
+        from gnvpro.tabular.order import Reading, TableOrder
 
-        for library in ("pandas", "sklearn"):
-            need(library, "tabular")
-        from gnvpro.experiments.terminal import table_scores
-        from gnvpro.tabular.page import write_page
-        from gnvpro.tabular.run import TableOrder, train_table
-
-        place = out or Path("runs") / data.stem
-        layers = tuple(hidden) if hidden else None
-        order = TableOrder(
-            data,
-            tuple(target),
-            classify,
-            place,
-            tuple(drop or ()),
-            drop_incomplete,
-            layers,
-            work,
-            test,
-            seed,
-            overwrite,
+        train(
+            TableOrder(
+                data,
+                tuple(target),
+                classify,
+                out or Path("runs") / data.stem,
+                tuple(drop or ()),
+                drop_incomplete,
+                tuple(hidden) if hidden else None,
+                work,
+                test,
+                seed,
+                overwrite,
+                Reading(decimal or ".", tuple(missing or ()), tuple(categories or ())),
+                verbose,
+            )
         )
-        metrics = train_table(order, tell=lambda text: typer.echo(text, err=True))
-        table_scores(metrics)
-        typer.echo(f"model:  {place / 'model.safetensors'} (card: {place / 'model.md'})")
-        typer.echo(f"report: {write_page(place).resolve().as_uri()}")
-        typer.echo(f"use it: gnvpro predict {place / 'model.safetensors'} NEW.csv")
+
+
+def train(order: TableOrder) -> None:
+    """Read, check, train, and print scores and where things are."""
+    from gnvpro.tabular.prepare import prepared
+    from gnvpro.tabular.terminal import columns_table, scores_table
+
+    def tell(text: str) -> None:
+        typer.echo(text, err=True)
+
+    table = prepared(order, tell)
+    columns_table(table)
+    from gnvpro.tabular.page import write_page
+    from gnvpro.tabular.run import attempted, train_table
+
+    metrics, problems = train_table(order, table, tell)
+    scores_table(metrics)
+    out = order.out
+    typer.echo(f"model:  {out / 'model.safetensors'} (card: {out / 'model.md'})")
+    page: dict[str, Path] = {}
+    problems += attempted({"report.html": lambda: page.update(path=write_page(out))})
+    if page:
+        typer.echo(f"report: {page['path'].resolve().as_uri()}")
+    typer.echo(f"use it: gnvpro predict {out / 'model.safetensors'} NEW.csv")
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 @app.command("predict")
@@ -67,6 +95,8 @@ def predict_on_table(
     model: Annotated[Path, typer.Argument(help="The model.safetensors that gnvpro train wrote.")],
     data: Table,
     out: Annotated[Path | None, typer.Option(help="A CSV or parquet file; printed as CSV if not given.")] = None,
+    decimal: Decimal = None,
+    missing: Missing = None,
 ) -> None:
     """Predict for the rows of a table: its columns, and beside them predictions with standard deviations or probabilities."""
     with one_line_errors():
@@ -75,15 +105,38 @@ def predict_on_table(
 
         for library in ("pandas", "sklearn"):
             need(library, "tabular")
+        if out is not None:
+            check_output(out)
+        from gnvpro.tabular.order import Reading
         from gnvpro.tabular.run import predict_table
 
-        table = predict_table(model, data)
+        given = decimal is not None or missing is not None
+        table = predict_table(model, data, Reading(decimal or ".", tuple(missing or ())) if given else None)
         if out is None:
             table.to_csv(sys.stdout, index=False)
             return
         if out.suffix.lower() in (".parquet", ".pq"):
-            need("pyarrow", "parquet")
-            table.to_parquet(out, index=False)
+            table.apply(numbers).to_parquet(out, index=False)
         else:
             table.to_csv(out, index=False)
         typer.echo(f"{len(table)} rows: {out}")
+
+
+def check_output(out: Path) -> None:
+    """Raise before the work for a file that cannot be written after it."""
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no directory {out.parent}")
+    if out.suffix.lower() in (".parquet", ".pq"):
+        from gnvpro.extras import need
+
+        need("pyarrow", "parquet")
+
+
+def numbers(column: Any) -> Any:
+    """Return a column of text as numbers if all of it is."""
+    import pandas
+
+    try:
+        return pandas.to_numeric(column)
+    except (ValueError, TypeError):
+        return column

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnvpro.data import indian_pines
+from gnvpro.drawing import page_figure
 from gnvpro.experiments.catalogue import SETS
 from gnvpro.experiments.saved import SavedRun
-from gnvpro.experiments.style import new_figure
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def confusion_figure(runs: list[SavedRun]) -> Figure:
     """One matrix per method."""
     names = runs[0].classes
     n = len(runs)
-    figure = new_figure(3.3 * n + 1.6, 3.9)
+    figure = page_figure(3.3 * n + 1.6, 3.9)
     row = figure.subplots(1, n, squeeze=False, sharey=True)[0]
     image = None
     for axes, run in zip(row, runs, strict=True):
@@ -54,7 +54,7 @@ def confusion_figure(runs: list[SavedRun]) -> Figure:
 def distribution_figure(runs: list[SavedRun]) -> Figure:
     """Samples of each class in each set, as stacked bars."""
     names = runs[0].classes
-    figure = new_figure(8.5, 3.6)
+    figure = page_figure(8.5, 3.6)
     axes = figure.subplots()
     bottom = np.zeros(len(names))
     for name in SETS:
@@ -74,7 +74,7 @@ def map_figure(runs: list[SavedRun]) -> Figure:
     """Ground truth, predictions and differences on the image."""
     names = runs[0].classes
     colours = need("matplotlib", "plot").colormaps[CLASS_COLOURS].resampled(20)
-    figure = new_figure(2.6 * (len(runs) + 1) + 1.9, 5.6)
+    figure = page_figure(2.6 * (len(runs) + 1) + 1.9, 5.6)
     grid = figure.subplots(2, len(runs) + 1, squeeze=False)
     for axes in grid.flat:
         axes.set(xticks=(), yticks=())
@@ -122,7 +122,7 @@ def examples_figure(runs: list[SavedRun], shown: int = 10) -> Figure:
     chosen = np.argsort(-np.asarray(right), kind="stable")
     chosen = np.array([next(i for i in chosen if truth[i] == k) for k in np.unique(truth)])[:shown]
     colours = need("matplotlib", "plot").colormaps["tab10"]
-    figure = new_figure(11, 5.2)
+    figure = page_figure(11, 5.2)
     grid = figure.subplots(2, 2 * -(-len(chosen) // 2), squeeze=False, width_ratios=[1, 0.9] * -(-len(chosen) // 2))
     cells = [(grid[r, 2 * c], grid[r, 2 * c + 1]) for r in range(2) for c in range(grid.shape[1] // 2)]
     for (picture, bars), i in zip(cells, chosen, strict=False):

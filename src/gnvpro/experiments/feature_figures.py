@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnvpro.drawing import page_figure
 from gnvpro.experiments.saved import SavedRun
-from gnvpro.experiments.style import new_figure
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def features_figure(runs: list[SavedRun]) -> Figure:
 
 def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) -> Figure:
     """The data, then features and head after growing amounts of work, one row per method."""
-    figure = new_figure(12, 2.15 * max(2, len(rows)))
+    figure = page_figure(12, 2.15 * max(2, len(rows)))
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 3.6])
     axes = left.subplots(1, 1)
@@ -102,7 +102,7 @@ def taylor_figure(runs: list[SavedRun]) -> Figure:
     arrays = runs[0].arrays
     steps, errors, ranks = arrays["taylor_steps"], arrays["taylor_errors"], arrays["taylor_ranks"]
     colours = need("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.9, len(ranks)))
-    figure = new_figure(3.1 * len(errors), 3.5)
+    figure = page_figure(3.1 * len(errors), 3.5)
     row = figure.subplots(1, len(errors), sharey=True, squeeze=False)[0]
     middle = len(steps) // 2
     scale = errors[-1, -1, middle] / steps[middle] ** 2

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gnvpro.drawing import readable_log_axis, spans_decades
+from gnvpro.drawing import page_figure, readable_log_axis, spans_decades
 from gnvpro.experiments import classification_figures as classes
 from gnvpro.experiments import feature_figures as features
 from gnvpro.experiments import surrogate_figures as surrogates
 from gnvpro.experiments.saved import SavedRun, first_of_each, printable, standard
-from gnvpro.experiments.style import LOOKS, new_figure
+from gnvpro.experiments.style import LOOKS
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
     rows = [("loss", "objective, validation loss", True)]
     if any(value is not None for run in runs for value in run.history["accuracy"]):
         rows.append(("accuracy", "accuracy", False))
-    figure = new_figure(11, 3.4 * len(rows))
+    figure = page_figure(11, 3.4 * len(rows))
     grid = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
     for (field, label, wants_log), axes_row in zip(rows, grid, strict=True):
         logarithmic = wants_log and spans_decades(list(extremes(runs, field)))
@@ -187,7 +187,7 @@ def tuning_figure(runs: list[SavedRun]) -> Figure | None:
     columns = max(map(len, groups.values()))
     accuracy = any(value is not None for run in runs for value in run.history["accuracy"])
     fields = ["loss", "accuracy"] if accuracy else ["loss"]
-    figure = new_figure(max(4.0, 2.6 * columns + 1), 2.4 * len(groups) * len(fields))
+    figure = page_figure(max(4.0, 2.6 * columns + 1), 2.4 * len(groups) * len(fields))
     grid = figure.subplots(len(groups) * len(fields), columns, squeeze=False, sharey="row")
     for i, group in enumerate(groups.values()):
         group.sort(key=lambda run: [run.tuned[name] for name in sorted(run.tuned)])

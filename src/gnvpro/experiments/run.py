@@ -29,11 +29,10 @@ from gnvpro.experiments.metrics import outputs, predictions, scores
 from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
 from gnvpro.experiments.snapshots import Snapshots
 from gnvpro.extras import need
-from gnvpro.files import replacing
+from gnvpro.files import CONFIG, HISTORY, METRICS, MODEL, read_json, write_json
 from gnvpro.methods.gnvpro import SOLVERS
 from gnvpro.training.listeners import CSVFile
 
-CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 PREDICTIONS, CARD, CHECKPOINT = "predictions.npz", "model.md", "checkpoint.pt"
 BUDGETS = ("work", "seconds")  # a run that is resumed may have more of
 LEAST_WORK = 6.0  # forward pass and gradient, one product with the curvature, a trial and its gradient
@@ -262,23 +261,6 @@ def initial(experiment: Experiment, n_inputs: int, depth: int | None, seed: int)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return experiment.network(n_inputs, depth)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A file's JSON object; a ValueError that names the file where it holds none."""
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it or choose another --out") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} should hold a JSON object")
-    return content
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file in one step."""
-    with replacing(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def normal(config: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ import numpy as np
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.numbers import title
-from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, OVERRIDES, PREDICTIONS, read_json
+from gnvpro.experiments.run import OVERRIDES, PREDICTIONS
 from gnvpro.experiments.snapshots import Snapshots
 from gnvpro.experiments.style import LOOKS, shade
+from gnvpro.files import CONFIG, HISTORY, METRICS, kind_of_run, read_json
 
 CURVES = ("work", "seconds", "loss", "validation_loss", "accuracy", "validation_accuracy", "level")
 
@@ -100,13 +101,13 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         raise FileNotFoundError(f"there is no directory {directory}; give the directory that gnvpro run had as --out")
     runs, problems = [], []
     for path in sorted(directory.rglob(CONFIG)):
-        if kind(path) is not None:
+        if kind_of_run(path) is not None:
             continue
         try:
             runs.append(read(path.parent))
         except (ValueError, OSError) as error:
             problems.append(printable(f"{path.parent.relative_to(directory)}: {error}"))
-    if not runs and not (not problems and any(kind(path) for path in directory.rglob(CONFIG))):
+    if not runs and not (not problems and any(kind_of_run(path) for path in directory.rglob(CONFIG))):
         why = "; ".join(problems) or f"no {CONFIG} is in it or below"
         raise ValueError(f"{directory} holds no finished run ({why}); make some with gnvpro run")
     names, methods = list(EXPERIMENTS), list(LOOKS)
@@ -114,16 +115,6 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
         key=lambda run: (names.index(run.experiment), run.config["settings"], methods.index(run.method), run.seed)
     )
     return runs, problems
-
-
-def kind(path: Path) -> str | None:
-    """What a configuration is of, where it says so: "equation" (see `equations.report`) or "table" (see `gnvpro.tabular`)."""
-    try:
-        small = path.is_file() and path.stat().st_size <= MAX_FILE_BYTES  # nothing that would never end, such as a FIFO
-        found = read_json(path).get("kind") if small else None
-    except (ValueError, OSError, RecursionError):
-        return None
-    return found if found in ("equation", "table") else None
 
 
 def read(directory: Path) -> SavedRun:

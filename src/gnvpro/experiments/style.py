@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from gnvpro.extras import need
+from typing import NamedTuple
 
 
 class Look(NamedTuple):
@@ -32,8 +30,3 @@ def shade(colour: str, which: int) -> str:
     share, towards = ((0.0, 0), (0.55, 0), (0.5, 255))[which % 3]
     mixed = [round((1 - share) * part + share * towards) for part in (red, green, blue)]
     return "#{:02X}{:02X}{:02X}".format(*mixed)
-
-
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure in inches, laid out so that nothing overlaps."""
-    return need("matplotlib.figure", "plot").Figure(figsize=(width, height), layout="constrained", dpi=130)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnvpro.drawing import readable_log_axis
+from gnvpro.drawing import page_figure, readable_log_axis
 from gnvpro.experiments.catalogue import SETS
 from gnvpro.experiments.saved import SavedRun
-from gnvpro.experiments.style import new_figure
 from gnvpro.extras import need
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def global_figure(runs: list[SavedRun]) -> Figure:
     colors = need("matplotlib.colors", "plot")
     data_norm = _log_norm(colors, [targets]) if logarithmic else colors.Normalize(targets.min(), targets.max())
     error_norm = _log_norm(colors, differences)
-    figure = new_figure(11, 2.0 * (len(runs) + 1) + 0.8)
+    figure = page_figure(11, 2.0 * (len(runs) + 1) + 0.8)
     grid = figure.subplots(len(runs) + 1, 2, squeeze=False)
     data_image = _image(grid[0, 0], targets, data_norm, "cividis", runs[0])
     grid[0, 0].set_title("observed")
@@ -113,7 +112,7 @@ def _log_norm(colors: Any, arrays: list[np.ndarray]) -> Any:
 def local_figure(runs: list[SavedRun]) -> Figure:
     """One training and one validation sample of DCR, and each method's error there."""
     colors = need("matplotlib.colors", "plot")
-    figure = new_figure(9.5, 2.0 * (len(runs) + 1) + 0.6)
+    figure = page_figure(9.5, 2.0 * (len(runs) + 1) + 0.6)
     grid = figure.subplots(len(runs) + 1, 2, squeeze=False)
     errors = []
     for column, name in enumerate(SETS[:2]):

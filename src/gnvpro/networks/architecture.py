@@ -5,7 +5,8 @@
     filled(module, ...)  with numbers, after names and shapes were compared
 
 Nothing here runs code from a file, and nothing of a size that a file claims is allocated: numbers come from the file's own
-tensors. A setting is a constructor's argument that the layer keeps as an attribute of the same name.
+tensors. A setting is a constructor's argument that the layer keeps as an attribute of the same name; of a tensor, shape and
+type.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ KINDS: Kinds = {
         *(nn.Softsign, nn.LogSigmoid, nn.Mish, nn.CELU, nn.ReLU6, nn.Hardswish, nn.PReLU, ResNet, NeuralODE),
     )
 }
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "int32": torch.int32}
 NOT_KEPT = ("self", "device", "dtype")  # the last two come with the tensors
 
 
@@ -99,13 +101,21 @@ def _layers(module: nn.Module, kinds: Kinds) -> Layers | None:
     kind = type(module).__name__
     if kind not in kinds or kinds[kind] is not type(module):
         return None
+    if isinstance(parts := module._modules.get("parts"), nn.ModuleDict):
+        inside = [(name, _layers(part, kinds)) for name, part in parts.items()]
+        return {"kind": kind, "parts": [list(pair) for pair in inside]} if all(part for _, part in inside) else None
     settings = {}
     for name in inspect.signature(type(module).__init__).parameters:
         if name in NOT_KEPT or not hasattr(module, name):  # `_rebuilds` finds out whether one is missed
             continue
         value = getattr(module, name)
-        value = value is not None if name == "bias" else list(value) if isinstance(value, tuple) else value
-        if not isinstance(value, bool | int | float | str | list | None):
+        if name == "bias":
+            value = value is not None
+        elif isinstance(value, Tensor):  # a buffer that the constructor takes
+            value = {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+        elif isinstance(value, tuple):
+            value = list(value)
+        if not isinstance(value, bool | int | float | str | list | dict | None):
             return None
         settings[name] = value
     return {"kind": kind, "settings": settings}
@@ -113,12 +123,20 @@ def _layers(module: nn.Module, kinds: Kinds) -> Layers | None:
 
 def _module(layers: Any, kinds: Kinds) -> nn.Module:
     kind = layers["kind"]
+    parts = OrderedDict((str(name), _module(part, kinds)) for name, part in layers.get("parts", ()))
     if kind == "Sequential":
-        return nn.Sequential(OrderedDict((str(name), _module(part, kinds)) for name, part in layers["parts"]))
+        return nn.Sequential(parts)
     if kind not in kinds:
         raise ValueError(f"the layer {kind!r} is not known")
-    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in layers["settings"].items()}
-    return kinds[kind](**settings)
+    if parts:
+        return kinds[kind](parts)
+    return kinds[kind](**{name: _setting(value) for name, value in layers["settings"].items()})
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return torch.empty(value["shape"], dtype=DTYPES[value["dtype"]], device="meta")
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _rebuilds(layers: Layers, model: nn.Module, kinds: Kinds) -> bool:

@@ -1,13 +1,13 @@
 """A fitted estimator as one safetensors file: weights, and in its header everything else that predicting takes.
 
-Nothing in the file is code: layers are named, and rebuilt from their names.
+Nothing in the file is code: layers are named, and rebuilt from their names. A file is taken for a model only if its checksum
+is right, its layers have the shapes of its tensors, and it can predict a row.
 """
 
 from __future__ import annotations
 
-import json
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnvpro.extras import need
-from gnvpro.files import replacing
 from gnvpro.network.subspace import Subspace
+from gnvpro.networks.architecture import KINDS, Kinds, filled, layers_of, module_of
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
-from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
-from gnvpro.sklearn.base import ACTIVATIONS
+from gnvpro.sklearn import GNvproClassifier, GNvproRegressor, scaling
 from gnvpro.sklearn.linear import LinearSpread
 from gnvpro.sklearn.parts import Beside, PartPosteriors, Posterior
-from gnvpro.sklearn.scaling import CompressTails, Pieces, Rescale, Rotate, Standardize
-from gnvpro.tabular.read import Columns
+from gnvpro.tabular.columns import Columns
+from gnvpro.tabular.order import Reading
+from gnvpro.tensor_file import read_tensors, write_tensors
 
-FORMAT = "gnvpro table model 1"
+FORMAT = "gnvpro table model 2"
 JOINT = ("theta", "W", "mix", "seeds", "factor", "follow", "head_root", "scale")  # tensors of a JointPosterior
 LINEAR = ("directions", "squares", "alphas")
 SUBSPACE = ("kept", "mirror", "scale")
+SCALINGS = {name: kind for name, kind in vars(scaling).items() if isinstance(kind, type) and issubclass(kind, nn.Module)}
+LAYERS: Kinds = {**KINDS, **SCALINGS, "Beside": Beside}
 Estimator = GNvproRegressor | GNvproClassifier
 
 
@@ -50,48 +51,52 @@ class TableModel:
 def save(path: Path, model: TableModel) -> None:
     """Write the model."""
     estimator = model.estimator
+    layers = layers_of(estimator.module_, LAYERS)
+    if layers is None:
+        raise TypeError("a layer of the model cannot be written into the file of a table model")
     tensors = {f"module.{name}": value for name, value in estimator.module_.state_dict().items()}
     parts, facts = posterior_parts(estimator._posterior)
     tensors |= {f"posterior.{name}": value for name, value in parts.items()}
-    header: dict[str, Any] = {
+    if isinstance(estimator, GNvproRegressor):
+        tensors["noise_std"] = torch.as_tensor(np.asarray(estimator.noise_std_))
+    description = {
         "format": FORMAT,
-        "layers": layers_of(estimator.module_),
+        "layers": layers,
         "inputs": {name: list(values) for name, values in model.columns.inputs.items()},
         "targets": list(model.columns.targets),
+        "reading": asdict(model.columns.reading),
         "posterior": facts,
         "classes": np.asarray(estimator.classes_).tolist() if isinstance(estimator, GNvproClassifier) else None,
     }
-    if isinstance(estimator, GNvproRegressor):
-        tensors["noise_std"] = torch.as_tensor(np.asarray(estimator.noise_std_))
-    content = need("safetensors.torch", "tabular").save(
-        {name: value.detach().clone().contiguous() for name, value in tensors.items()}, {"gnvpro": json.dumps(header)}
-    )
-    with replacing(path) as file:
-        file.write(content)
+    write_tensors(path, tensors, description)
 
 
 def load(path: Path) -> TableModel:
-    """Read a model; a ValueError says what is wrong with the file."""
+    """Read a model.
+
+    Raises:
+        ValueError: the file is damaged, or holds no model of a table.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; gnvpro train writes it as OUT/model.safetensors")
     try:
-        with need("safetensors", "tabular").safe_open(path, "pt") as file:
-            header = json.loads((file.metadata() or {}).get("gnvpro", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except ImportError:
-        raise
-    except Exception as error:  # safetensors has an exception of its own
-        raise ValueError(f"{path} is no safetensors file ({error}); give one that gnvpro train wrote") from error
+        header, tensors = read_tensors(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; give a file that gnvpro train wrote") from error
     if header.get("format") != FORMAT:
         raise ValueError(f"{path} holds weights, but no model of a table; give one that gnvpro train wrote")
-    return rebuilt(header, tensors)
+    try:
+        model = rebuilt(header, tensors)
+        predicts(model)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no sound model of a table ({error}); give one that gnvpro train wrote") from error
+    return model
 
 
-def rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> TableModel:
-    """The estimator as it was after `fit`."""
-    module = module_of(header["layers"])
-    module.load_state_dict(below("module.", tensors))
-    columns = Columns({name: tuple(values) for name, values in header["inputs"].items()}, tuple(header["targets"]))
+def rebuilt(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TableModel:
+    """Return the fitted estimator."""
+    columns = columns_of(header)
+    module = filled(module_of(header["layers"], LAYERS), below("module.", tensors))
     estimator: Any = GNvproRegressor() if header["classes"] is None else GNvproClassifier()
     estimator.module_ = module.eval()
     estimator.n_features_in_ = len(columns.encoded)
@@ -104,13 +109,42 @@ def rebuilt(header: dict[str, Any], tensors: dict[str, Tensor]) -> TableModel:
     return TableModel(estimator, columns)
 
 
-def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, without the prefix."""
+def columns_of(header: Mapping[str, Any]) -> Columns:
+    """Return the columns that a header names, after checking their types."""
+    inputs, targets, classes = header["inputs"], header["targets"], header["classes"]
+    names = [*targets, *inputs, *(value for values in inputs.values() for value in values)]
+    lists = [targets, *inputs.values(), *([] if classes is None else [classes])]
+    if not all(isinstance(name, str) for name in names) or not all(isinstance(each, list) for each in lists):
+        raise ValueError("its columns are no lists of names")
+    if not inputs or not targets or any(len(set(each)) < len(each) for each in lists):
+        raise ValueError("its columns, targets or classes are none, or are named twice")
+    if classes is not None and (len(targets) != 1 or len(classes) < 2):
+        raise ValueError("its classes are fewer than two, or of several targets")
+    given = header["reading"]
+    reading = Reading(given["decimal"], tuple(given["missing"]), tuple(given["categories"]))
+    return Columns({name: tuple(values) for name, values in inputs.items()}, tuple(targets), reading)
+
+
+def predicts(model: TableModel) -> None:
+    """Raise if the model cannot predict a row of its columns."""
+    estimator, row = model.estimator, np.zeros((1, len(model.columns.encoded)))
+    if isinstance(estimator, GNvproClassifier):
+        found = estimator.predict_proba(row).shape[1], len(estimator.predict(row))
+        wanted = len(estimator.classes_), 1
+    else:
+        mean, std = (np.reshape(part, (1, -1)) for part in estimator.predict(row, return_std=True))
+        found, wanted = (mean.shape[1], std.shape[1]), (len(model.columns.targets),) * 2
+    if found != wanted:
+        raise ValueError(f"it predicts {found[0]} numbers per row instead of {wanted[0]}")
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def posterior_parts(posterior: Posterior | PartPosteriors | None) -> tuple[dict[str, Tensor], Any]:
-    """What is not known about the parameters, as tensors and as facts for the header."""
+    """Return the uncertainty of the parameters as tensors and as facts for the header."""
     if posterior is None:
         return {}, None
     if isinstance(posterior, PartPosteriors):
@@ -128,8 +162,8 @@ def posterior_parts(posterior: Posterior | PartPosteriors | None) -> tuple[dict[
     return tensors, {"of": "theta and head", "parameters": parameters, "n_samples": posterior.n_samples}
 
 
-def posterior_of(tensors: dict[str, Tensor], facts: Any) -> Any:
-    """The same, rebuilt."""
+def posterior_of(tensors: Mapping[str, Tensor], facts: Any) -> Any:
+    """Return the uncertainty of the parameters, rebuilt."""
     if facts is None:
         return None
     if facts["of"] == "parts":
@@ -142,52 +176,3 @@ def posterior_of(tensors: dict[str, Tensor], facts: Any) -> Any:
     parameters = [(name, tuple(shape)) for name, shape in facts["parameters"]]
     subspace = Subspace(parameters, len(tensors["theta"]), *(tensors[f"subspace.{name}"] for name in SUBSPACE))
     return JointPosterior(**{name: tensors[name] for name in JOINT}, subspace=subspace, n_samples=facts["n_samples"])
-
-
-def layers_of(module: nn.Module) -> Any:
-    """The architecture as lists and names."""
-    if isinstance(module, nn.Sequential):
-        return [[name, layers_of(part)] for name, part in module.named_children()]
-    if isinstance(module, Beside):
-        return {"beside": [[name, layers_of(part)] for name, part in module.parts.items()]}
-    if isinstance(module, nn.Linear):
-        return {"linear": [module.in_features, module.out_features]}
-    if isinstance(module, Rescale):
-        return {"rescale": len(module.factor)}
-    if isinstance(module, Rotate):
-        return {"rotate": list(module.directions.shape)}
-    if isinstance(module, Standardize):
-        return {"standardize": len(module.mean)}
-    if isinstance(module, CompressTails):
-        return {"compress_tails": len(module.width)}
-    if isinstance(module, Pieces):
-        return {"pieces": len(module.column)}
-    for name, activation in ACTIVATIONS.items():
-        if type(module) is activation:
-            return {"activation": name}
-    raise TypeError(f"a layer {type(module).__name__} cannot be written into the file of a table model")
-
-
-def module_of(layers: Any) -> nn.Module:
-    """The architecture rebuilt, with any weights."""
-    if isinstance(layers, list):
-        return nn.Sequential(OrderedDict((name, module_of(part)) for name, part in layers))
-    if "linear" in layers:
-        n_inputs, n_outputs = layers["linear"]
-        return nn.Linear(n_inputs, n_outputs, dtype=torch.float64)
-    if "beside" in layers:
-        return Beside({name: module_of(part) for name, part in layers["beside"]})
-    if "rescale" in layers:
-        return Rescale(np.ones(layers["rescale"]))
-    if "rotate" in layers:
-        return Rotate(torch.zeros(layers["rotate"], dtype=torch.float64))
-    if "standardize" in layers:
-        zeros = np.zeros(layers["standardize"])
-        return Standardize(zeros, zeros + 1)
-    if "compress_tails" in layers:
-        zeros = np.zeros(layers["compress_tails"])
-        return CompressTails(zeros, zeros)
-    if "pieces" in layers:
-        zeros = np.zeros(layers["pieces"])
-        return Pieces(zeros, zeros, zeros + 1)
-    return ACTIVATIONS[layers["activation"]]()

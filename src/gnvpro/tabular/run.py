@@ -1,19 +1,16 @@
-"""`gnvpro train` and `gnvpro predict`: a table in; a model, its scores, its predictions and a card out.
+"""`gnvpro train` and `gnvpro predict`: a table in; a model, its scores and predictions out.
 
-    OUT/   model.safetensors   the model, with everything that `gnvpro predict` needs
-           model.md            the model card
-           predictions.csv     the held-out rows: observed and predicted
-           history.csv         one line per iteration
-           config.json         what was asked for
-           metrics.json        scores, also of other models on the same rows; written last
+OUT/model.safetensors, model.md, history.csv, predictions.csv, config.json and, written last, metrics.json.
 
-A share of the rows is held out, and scores are of these rows. The model is fitted to the others.
+Everything that can be known before training is checked before it. Afterwards each output that can be written is written,
+and the others are named.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,40 +18,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnvpro.arguments import check_count, check_number
-from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, MODEL, write_json
-from gnvpro.experiments.saved import kind
 from gnvpro.extras import need
-from gnvpro.files import replacing
+from gnvpro.files import CONFIG, HISTORY, METRICS, MODEL, kind_of_run, replacing, write_json
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.tabular import model_file
+from gnvpro.tabular.columns import Columns, ReadTable
 from gnvpro.tabular.model_file import TableModel
-from gnvpro.tabular.read import Columns, check_complete, choose_columns, complete_rows, example, is_number, read_table
+from gnvpro.tabular.order import Reading, TableOrder
+from gnvpro.tabular.prepare import Tell
+from gnvpro.tabular.read import fresh, read_table
 from gnvpro.tabular.scores import baselines, coverage, error_of, importance, scores
 from gnvpro.training.summary import Summary, model_card, scores_of, took, versions
 
 CARD, PREDICTIONS = "model.md", "predictions.csv"
 KIND = "table"
-FEW_VALUES = 10  # of a target of whole numbers: perhaps it is a class
-MIN_ROWS = 10
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class TableOrder:
-    """What the user asked for."""
-
-    data: Path
-    targets: tuple[str, ...]
-    classify: bool
-    out: Path
-    drop: tuple[str, ...] = ()
-    drop_incomplete: bool = False
-    hidden: tuple[int, ...] | None = None
-    work: float | None = None
-    test: float = 0.2
-    seed: int = 0
-    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,115 +43,84 @@ class Parts:
     y: Array
     X_test: Array
     y_test: Array
-    rows: Array  # of the table, that were held out
+    rows: Array  # of the file, that were held out
 
 
-def train_table(order: TableOrder, tell: Callable[[str], object] = print) -> dict[str, Any]:
-    """Train on a table and write everything down; the metrics."""
-    for name in ("safetensors", "matplotlib"):  # missing ones are named before the work, not after it
-        need(name, "tabular")
-    claim(order)
-    tell(f"reading {order.data}")
-    frame, columns = prepared(order)
-    parts = split(order, frame, columns)
-    n = len(columns.encoded)
-    kinds = "classes" if order.classify else f"{len(order.targets)} target{'s' * (len(order.targets) > 1)}"
-    tell(f"training on {len(parts.X)} rows, {n} input{'s' * (n > 1)}, {kinds}; {len(parts.X_test)} rows are held out")
-    for hint in hints(order, frame):
-        tell(hint)
+def train_table(order: TableOrder, table: ReadTable, tell: Tell = print) -> tuple[dict[str, Any], list[str]]:
+    """Train on a table and write everything down.
+
+    Returns:
+        The metrics, and a sentence for each output that could not be written.
+    """
+    parts, notes = split(order, table)
+    columns = table.columns
+    tell(f"training on {len(parts.X)} rows of {sizes(columns)}; {len(parts.X_test)} rows are held out")
+    for note in notes:
+        tell(note)
     started = time.perf_counter()
     estimator = make_estimator(order).fit(parts.X, parts.y)
     seconds = time.perf_counter() - started
     tell("scoring, beside other models on the same rows")
     model = TableModel(estimator, columns)
-    metrics = measured(order, model, parts, seconds)
-    write(order, model, metrics, parts)
-    return metrics
+    metrics = measured(order, model, parts, seconds, tell)
+    return metrics, write(order, model, metrics, parts)
 
 
-def claim(order: TableOrder) -> None:
-    """Refuse to write over something else."""
-    if (order.out / CONFIG).is_file() and not order.overwrite:
-        raise ValueError(f"{order.out} holds another run; choose another --out, or --overwrite what is there")
-    if not order.targets:
-        raise ValueError("--target must name a column to predict; it may be repeated")
-    if order.classify and len(order.targets) > 1:
-        raise ValueError(f"--classify takes one --target, got {len(order.targets)}; train one model for each")
-    check_number("test", order.test, 0.0)
-    if order.test > 0.9:
-        raise ValueError(f"test={order.test:g} leaves too few rows to train on; give a share such as 0.2")
-    check_count("seed", order.seed, 0)
+def sizes(columns: Columns) -> str:
+    """Return how many columns there are, and how many numbers the network sees of them."""
+    n, m = len(columns.inputs), len(columns.encoded)
+    text = f"{n} column{'s' * (n > 1)}"
+    return text if n == m else f"{text} ({m} inputs, one per value of a category)"
 
 
-def prepared(order: TableOrder) -> tuple[Any, Columns]:
-    """The table, checked, and its columns."""
-    frame, source = read_table(order.data), order.data.name
-    columns = choose_columns(frame, order.targets, order.drop, source)
-    used = [*columns.inputs, *columns.targets]
-    if order.drop_incomplete:
-        frame = complete_rows(frame, used)
-    check_complete(frame, used, source)
-    if len(frame) < MIN_ROWS:
-        raise ValueError(f"{source} has {len(frame)} complete rows; a model needs {MIN_ROWS} or more")
-    if not order.classify:
-        for name in order.targets:
-            if not is_number(frame[name]):
-                raise ValueError(
-                    f"the target {name!r} holds {example(frame[name])}, which is no number; for classes add --classify"
-                )
-    return frame, columns
-
-
-def hints(order: TableOrder, frame: Any) -> list[str]:
-    """What may have been meant otherwise."""
-    if order.classify:
-        return []
-    found = []
-    for name in order.targets:
-        values = frame[name].unique()
-        if len(values) <= FEW_VALUES and all(float(value).is_integer() for value in values):
-            found.append(f"note: {name} has only {len(values)} different values; for classes add --classify")
-    return found
-
-
-def split(order: TableOrder, frame: Any, columns: Columns) -> Parts:
-    """Rows to train on and rows held out, drawn by the seed; every class in both where it has two rows."""
+def split(order: TableOrder, table: ReadTable) -> tuple[Parts, list[str]]:
+    """Draw the rows to train on and those held out by the seed; every class is among those to train on."""
     from sklearn.model_selection import train_test_split
 
-    X = columns.matrix(frame, order.data.name)
-    y = frame[list(columns.targets)].to_numpy()
-    y = y[:, 0] if len(columns.targets) == 1 else y
-    y = np.asarray([str(v) for v in y]) if order.classify and y.dtype == object else y
-    y = y if order.classify else y.astype(np.float64)
-    rows = np.arange(len(X))
+    X, y = table.columns.encode(table.cells, order.data.name), targets_of(order, table)
+    rows, notes = np.arange(len(X)), []
     held_out = round(order.test * len(X))
     if held_out == 0:
-        return Parts(X, y, X[:0], y[:0], rows[:0])
+        return Parts(X, y, X[:0], y[:0], rows[:0]), ["no row is held out, so all scores are of rows the model has seen"]
     counts = np.unique(y, return_counts=True)[1] if order.classify else np.array([0])
     stratify = y if order.classify and counts.min() >= 2 and held_out >= len(counts) else None
     kept, rest = train_test_split(rows, test_size=held_out, random_state=order.seed, stratify=stratify)
-    return Parts(X[kept], y[kept], X[rest], y[rest], rest)
+    unseen = sorted(set(y[rest]) - set(y[kept])) if order.classify else []
+    if unseen:
+        moved = np.isin(y[rest], unseen)
+        kept, rest = np.concatenate([kept, rest[moved]]), rest[~moved]
+        notes.append(f"note: all rows of the class {unseen[0]!r} are trained on, so it is not among the held-out rows")
+    return Parts(X[kept], y[kept], X[rest], y[rest], table.rows[rest]), notes
+
+
+def targets_of(order: TableOrder, table: ReadTable) -> Array:
+    """Return what is to be predicted: classes as text or whole numbers, or numbers."""
+    columns = [table.cells[name] for name in order.targets]
+    if not order.classify:
+        y = np.column_stack([each.values for each in columns])
+        return y[:, 0] if len(columns) == 1 else y
+    values = columns[0].values
+    return values.astype(np.int64) if columns[0].kind == "number" else np.asarray([str(v) for v in values])
 
 
 def make_estimator(order: TableOrder) -> GNvproRegressor | GNvproClassifier:
-    """The library's estimator with its defaults, but for what was asked for."""
-    chosen: dict[str, Any] = {"random_state": order.seed, "verbose": True}
+    """Return the estimator with the settings of the order, and defaults for the rest."""
+    chosen: dict[str, Any] = {"random_state": order.seed, "verbose": 2 if order.verbose else 1}
     if order.hidden is not None:
         chosen["hidden"] = order.hidden
     if order.work is not None:
-        chosen["work"] = check_number("work", order.work, 0.0)
+        chosen["work"] = order.work
     return GNvproClassifier(**chosen) if order.classify else GNvproRegressor(**chosen)
 
 
-def measured(order: TableOrder, model: TableModel, parts: Parts, seconds: float) -> dict[str, Any]:
-    """Everything that goes into metrics.json."""
+def measured(order: TableOrder, model: TableModel, parts: Parts, seconds: float, tell: Tell) -> dict[str, Any]:
+    """Return everything that goes into metrics.json."""
     estimator, classify = model.estimator, order.classify
-    last = estimator.history_[-1]
     metrics: dict[str, Any] = {
         "task": "classification" if classify else "regression",
         "rows": {"train": len(parts.X), "test": len(parts.X_test)},
         "train": scores(classify, estimator, parts.X, parts.y),
-        "work": last.work,
+        "work": estimator.history_[-1].work,
         "seconds": seconds,
         "status": str(estimator.status_),
         "versions": versions(),
@@ -186,11 +133,15 @@ def measured(order: TableOrder, model: TableModel, parts: Parts, seconds: float)
     metrics["baselines"] = {}
     for name, other in baselines(classify, len(order.targets), order.seed).items():
         started = time.perf_counter()
-        other.fit(parts.X, parts.y)
-        metrics["baselines"][name] = {
-            **scores(classify, other, parts.X_test, parts.y_test),
-            "seconds": time.perf_counter() - started,
-        }
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a model that is not ours
+                other.fit(parts.X, parts.y)
+                found = scores(classify, other, parts.X_test, parts.y_test)
+        except (ArithmeticError, ValueError) as error:
+            tell(f"note: {name} could not be trained beside the model: {error}")
+            continue
+        metrics["baselines"][name] = {**found, "seconds": time.perf_counter() - started}
     groups: dict[str, list[int]] = {}
     for k, (name, _) in enumerate(model.columns.encoded):
         groups.setdefault(name, []).append(k)
@@ -200,8 +151,8 @@ def measured(order: TableOrder, model: TableModel, parts: Parts, seconds: float)
     return metrics
 
 
-def write(order: TableOrder, model: TableModel, metrics: dict[str, Any], parts: Parts) -> None:
-    """All files of the run; the metrics last, so that what has them is whole."""
+def write(order: TableOrder, model: TableModel, metrics: dict[str, Any], parts: Parts) -> list[str]:
+    """Write all files of the run, the metrics last; return a sentence for each that could not be written."""
     order.out.mkdir(parents=True, exist_ok=True)
     (order.out / METRICS).unlink(missing_ok=True)
     config = {
@@ -209,56 +160,87 @@ def write(order: TableOrder, model: TableModel, metrics: dict[str, Any], parts: 
         "data": order.data.name,
         "targets": list(order.targets),
         "inputs": list(model.columns.inputs),
+        "encoded": len(model.columns.encoded),
         "task": metrics["task"],
         "test": order.test,
         "seed": order.seed,
     }
-    write_json(order.out / CONFIG, config)
-    model_file.save(order.out / MODEL, model)
-    model.estimator.history_.to_csv(order.out / HISTORY)
-    if len(parts.X_test):
-        table = predictions(model, parts.X_test)
-        for k, name in enumerate(order.targets):
-            table.insert(0, name, parts.y_test if parts.y_test.ndim == 1 else parts.y_test[:, k])
-        table.insert(0, "row", parts.rows)
-        table.to_csv(order.out / PREDICTIONS, index=False)
-    with replacing(order.out / CARD) as file:
-        file.write(card(order, model, metrics).encode())
-    write_json(order.out / METRICS, metrics)
+    outputs: dict[str, Callable[[], object]] = {
+        CONFIG: lambda: write_json(order.out / CONFIG, config),
+        MODEL: lambda: model_file.save(order.out / MODEL, model),
+        HISTORY: lambda: model.estimator.history_.to_csv(order.out / HISTORY),
+        PREDICTIONS: lambda: write_predictions(order, model, parts),
+        CARD: lambda: write_text(order.out / CARD, card(order, model, metrics)),
+        METRICS: lambda: write_json(order.out / METRICS, metrics),
+    }
+    return attempted(outputs)
 
 
-def predictions(model: TableModel, X: Array) -> Any:
-    """A table with the prediction of each target and its standard deviation, or the class and its probabilities."""
+def attempted(outputs: dict[str, Callable[[], object]]) -> list[str]:
+    """Call every function; return a sentence for each that raised."""
+    problems = []
+    for name, output in outputs.items():
+        try:
+            output()
+        except Exception as error:  # whatever it is, the other outputs are written
+            problems.append(f"{name} could not be written: {error or type(error).__name__}")
+    return problems
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_predictions(order: TableOrder, model: TableModel, parts: Parts) -> None:
+    """Write the held-out rows: their number in the file, the targets, and then the predictions."""
+    if not len(parts.X_test):
+        return
+    observed = parts.y_test.reshape(len(parts.y_test), -1)
+    first = next(fresh(["row"], order.targets))
+    columns = {first: parts.rows} | {name: observed[:, k] for k, name in enumerate(order.targets)}
     pandas = need("pandas", "tabular")
-    estimator = model.estimator
+    table = pandas.concat([pandas.DataFrame(columns), predictions(model, parts.X_test, columns)], axis=1)
+    write_text(order.out / PREDICTIONS, table.to_csv(index=False))
+
+
+def predictions(model: TableModel, X: Array, taken: Iterable[str]) -> Any:
+    """Return a table with predictions and their standard deviations, or the class and its probabilities.
+
+    No column has one of the names that are taken.
+    """
+    estimator, targets = model.estimator, model.columns.targets
     if isinstance(estimator, GNvproClassifier):
-        probabilities = estimator.predict_proba(X)
-        columns = {f"predicted {model.columns.targets[0]}": estimator.predict(X)}
-        columns |= {f"probability of {label}": probabilities[:, k] for k, label in enumerate(estimator.classes_)}
-        return pandas.DataFrame(columns)
-    mean, std = (part.reshape(len(X), -1) for part in estimator.predict(X, return_std=True))
-    pairs = {}
-    for k, name in enumerate(model.columns.targets):
-        pairs[f"predicted {name}"] = mean[:, k]
-        pairs[f"std of {name}"] = std[:, k]
-    return pandas.DataFrame(pairs)
+        names = [f"predicted {targets[0]}", *(f"probability of {label}" for label in estimator.classes_)]
+        values = [estimator.predict(X), *estimator.predict_proba(X).T]
+    else:
+        mean, std = (part.reshape(len(X), -1) for part in estimator.predict(X, return_std=True))
+        names = [f"{what}{name}" for name in targets for what in ("predicted ", "std of ")]
+        values = [part[:, k] for k in range(len(targets)) for part in (mean, std)]
+    return need("pandas", "tabular").DataFrame(dict(zip(fresh(names, taken), values, strict=True)))
 
 
-def predict_table(path: Path, data: Path) -> Any:
-    """The table's columns and the predictions of the model beside them."""
-    model = model_file.load(path)
-    frame = read_table(data)
-    made = predictions(model, model.columns.matrix(frame, data.name))
+def predict_table(path: Path, data: Path, reading: Reading | None = None) -> Any:
+    """Return the table's columns followed by the predictions of the model.
+
+    Args:
+        path: the model.
+        data: the table.
+        reading: how its cells are read; left out, as those that the model was trained on.
+    """
+    model, frame = model_file.load(path), read_table(data)
+    columns = model.columns if reading is None else Columns(model.columns.inputs, model.columns.targets, reading)
+    made = predictions(model, columns.matrix(frame, data.name), frame.columns)
     made.index = frame.index
     return need("pandas", "tabular").concat([frame, made], axis=1)
 
 
 def card(order: TableOrder, model: TableModel, metrics: dict[str, Any]) -> str:
-    """The model card."""
-    inputs = ", ".join(model.columns.inputs)
+    """Return the model card."""
     facts = {
         "data": f"{order.data.name}: {metrics['rows']['train']} rows to train on, {metrics['rows']['test']} held out",
-        "inputs": inputs,
+        "inputs": f"{sizes(model.columns)}: {', '.join(model.columns.inputs)}",
         "targets": ", ".join(order.targets),
         "method": f"{type(model.estimator).__name__}, seed {order.seed}",
         "ended": metrics["status"],
@@ -275,6 +257,6 @@ def card(order: TableOrder, model: TableModel, metrics: dict[str, Any]) -> str:
 
 
 def finished_tables(directory: Path) -> list[Path]:
-    """The directories of runs on tables at or below a directory."""
-    paths = [path.parent for path in sorted(directory.rglob(CONFIG)) if kind(path) == KIND]
+    """Return the directories of runs on tables at or below a directory."""
+    paths = [path.parent for path in sorted(directory.rglob(CONFIG)) if kind_of_run(path) == KIND]
     return [path for path in paths if (path / METRICS).is_file()]

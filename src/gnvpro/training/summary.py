@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -61,15 +62,25 @@ class Summary(str):
         return f"<table>{facts}</table><table>{scores}</table>"
 
     def to_markdown(self) -> str:
-        """Two tables, as in a model card."""
+        """Return two tables, as in a model card; names in them are text, whatever they contain."""
 
         def row(cells: Sequence[str]) -> str:
-            return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+            return f"| {' | '.join(map(as_markdown, cells))} |"
 
         head, *scores = self.scores
         lines = [row(["", ""]), "|---|---|", *(row(pair) for pair in self.facts.items()), ""]
         lines += [row(head), "|---|" + "---:|" * (len(head) - 1), *map(row, scores)]
         return "\n".join(lines)
+
+
+def as_markdown(text: str) -> str:
+    """Return text for one cell or line of Markdown, without HTML, links or line breaks.
+
+    >>> as_markdown("<b>")
+    '&lt;b&gt;'
+    """
+    flat = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`\[\]|*])", r"\\\1", flat)
 
 
 def setup_of(problem: Problem, held_out: HeldOut | None, method: object) -> dict[str, str]:
@@ -147,7 +158,7 @@ def versions() -> dict[str, str]:
 def model_card(name: str, model: nn.Module, summary: Summary, notes: str = "") -> str:
     """Markdown that lies beside a saved model: data, method, settings, scores and versions."""
     parts = [
-        f"# Model card: {name}",
+        f"# Model card: {as_markdown(name)}",
         "Trained with gnvpro by the method named below. Scores marked validation, or held-out, are of samples that nothing "
         "was fitted to.",
         notes,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnvpro.drawing import readable_log_axis
+from gnvpro.drawing import page_figure, readable_log_axis
 from gnvpro.experiments.equations import EQUATIONS, EquationProblem
 from gnvpro.experiments.equations.methods import METHODS
 from gnvpro.experiments.equations.run import SOLUTION
-from gnvpro.experiments.run import CONFIG, HISTORY, METRICS, read_json
-from gnvpro.experiments.saved import kind
-from gnvpro.experiments.style import new_figure
+from gnvpro.files import CONFIG, HISTORY, METRICS, kind_of_run, read_json
+from gnvpro.pages import Markup, Row, Section, bullets, paragraph, picture, section, table
 
 COLOURS = {"gnvpro": "#0072B2", "lbfgs": "#009E73", "adam": "#E69F00", "frozen": "#666666"}
 NAMES = {"gnvpro": "GNvpro", "lbfgs": "L-BFGS", "adam": "ADAM", "frozen": "random features"}
@@ -37,21 +34,17 @@ class SolvedRun:
         return str(self.metrics["method"])
 
 
-def equation_sections(directory: Path, out: Path) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Anchor, title and section for each equation with finished runs, and a sentence for each run that is not whole."""
+def equation_sections(directory: Path, out: Path) -> tuple[list[Section], list[str]]:
+    """Return a section for each equation with finished runs, and a sentence for each run that is not whole."""
     groups: dict[str, list[SolvedRun]] = {}
     problems = []
-    for path in (path for path in sorted(directory.rglob(CONFIG)) if kind(path) == "equation"):
+    for path in (path for path in sorted(directory.rglob(CONFIG)) if kind_of_run(path) == "equation"):
         try:
             run = _read(path.parent)
             groups.setdefault(str(run.metrics["experiment"]), []).append(run)
         except (ValueError, OSError, KeyError) as error:
             problems.append(f"{path.parent.relative_to(directory)}: {error}")
-    sections = [
-        (name, problem.title, section(problem, groups[name], out))
-        for name, problem in EQUATIONS.items()
-        if name in groups
-    ]
+    sections = [equation_section(problem, groups[name], out) for name, problem in EQUATIONS.items() if name in groups]
     return sections, problems
 
 
@@ -68,31 +61,33 @@ def _read(directory: Path) -> SolvedRun:
     return SolvedRun(directory, metrics, np.array(rows))
 
 
-def section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> str:
-    """All about one equation."""
+def equation_section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> Section:
+    """Return all about one equation."""
     runs = sorted(runs, key=lambda run: (list(METHODS).index(run.method), run.metrics["seed"]))
     figures = [("convergence", "Error against processor seconds.", convergence(runs))]
     best = [run for run in runs if run.method == "gnvpro"]
     if best:
         figures.append(("solution", "The solution found by GNvpro, and its error.", solution(problem, best[0])))
-    parts = [_figure(problem.name, name, caption, figure, out) for name, caption, figure in figures]
+    pictures = [_saved(out / f"{problem.name}-{name}.png", caption, figure) for name, caption, figure in figures]
     goal = "" if problem.goal is None else f" Goal: {problem.goal:.0e} in {problem.seconds:g} s."
-    published = "" if problem.published in ("", "-") else f"Published: {html.escape(problem.published)}."
+    published = "" if problem.published in ("", "-") else f"Published: {problem.published}."
     kind = "relative error (L2)" if problem.relative else "root mean square error"
-    rows = "".join(
-        f'<tr data-run="{html.escape(run.directory.name)}"><th><i style="background:{COLOURS[run.method]}"></i>'
-        f"{NAMES[run.method]}</th><td>{run.metrics['seed']}</td><td>{run.metrics['best_error']:.1e}</td>"
-        f"<td>{run.metrics['best_seconds']:.1f}</td><td>{run.metrics['error']:.1e}</td><td>{run.metrics['seconds']:.1f}</td><td>{_reached(run)}</td></tr>"
-        for run in runs
+    rows = [Row(_cells(run), {"data-run": run.directory.name}) for run in runs]
+    scores = table(
+        f"{kind}, on points that nobody trained on; s: processor seconds.",
+        ["method", "seed", "best error", "at s", "last error", "s", "to the goal, s"],
+        rows,
+        "scores",
     )
-    return (
-        f'<section id="{problem.name}"><h2>{html.escape(problem.title)}</h2><p>{html.escape(problem.summary)}. '
-        f"{published}{goal}</p>"
-        f'<div class="wide"><table class="scores"><caption>{kind}, on points that nobody trained on; s: processor seconds.'
-        "</caption><thead><tr><th>method</th><th>seed</th><th>best error</th><th>at s</th><th>last error</th><th>s</th>"
-        "<th>to the goal, s</th></tr>"
-        f"</thead><tbody>{rows}</tbody></table></div>{_residuals(best)}{''.join(parts)}</section>"
-    )
+    about = paragraph(f"{problem.summary}. {published}{goal}")
+    return section(problem.name, problem.title, about, scores, _residuals(best), *pictures)
+
+
+def _cells(run: SolvedRun) -> list[str]:
+    metrics = run.metrics
+    name = Markup(f'<i style="background:{COLOURS[run.method]}"></i>{NAMES[run.method]}')
+    numbers = f"{metrics['best_error']:.1e}", f"{metrics['best_seconds']:.1f}", f"{metrics['error']:.1e}"
+    return [name, str(metrics["seed"]), *numbers, f"{metrics['seconds']:.1f}", _reached(run)]
 
 
 def _reached(run: SolvedRun) -> str:
@@ -100,23 +95,19 @@ def _reached(run: SolvedRun) -> str:
     return "-" if at is None else f"{at:.1f}"
 
 
-def _residuals(runs: list[SolvedRun]) -> str:
+def _residuals(runs: list[SolvedRun]) -> Markup:
     if not runs:
-        return ""
-    items = "".join(
-        f"<li>{html.escape(name)}: {r['checked']:.1e} {html.escape(r['how'])}, {r['on_points']:.1e} on its points</li>"
-        for name, r in runs[0].metrics["residuals"].items()
-    )
-    found = "".join(
-        f"<li>{html.escape(name)}: found {c['found']:.8g}, true {c['true']:.8g}</li>"
-        for name, c in runs[0].metrics["constants"].items()
-    )
-    return f"<p>Residuals of GNvpro's solution (root mean squares):</p><ul>{items}{found}</ul>"
+        return Markup("")
+    metrics = runs[0].metrics
+    residuals = metrics["residuals"].items()
+    items = [f"{name}: {r['checked']:.1e} {r['how']}, {r['on_points']:.1e} on its points" for name, r in residuals]
+    found = [f"{name}: found {c['found']:.8g}, true {c['true']:.8g}" for name, c in metrics["constants"].items()]
+    return bullets("Residuals of GNvpro's solution (root mean squares):", [*items, *found])
 
 
 def convergence(runs: list[SolvedRun]) -> Any:
     """Error against seconds, one line for each run."""
-    figure = new_figure(6.0, 3.4)
+    figure = page_figure(6.0, 3.4)
     axes = figure.subplots()
     named = set()
     for run in runs:
@@ -138,7 +129,7 @@ def solution(problem: EquationProblem, run: SolvedRun) -> Any:
     """Two pictures side by side."""
     with open(run.directory / SOLUTION, "rb") as handle, np.load(handle) as file:
         arrays = {key: file[key] for key in file.files}
-    figure = new_figure(8.0, 3.2)
+    figure = page_figure(8.0, 3.2)
     for axes, key, colours in zip(figure.subplots(1, 2), ("solution", "error"), ("viridis", "RdBu_r"), strict=True):
         values = arrays[key]
         largest = float(np.nanmax(np.abs(values)))
@@ -149,12 +140,6 @@ def solution(problem: EquationProblem, run: SolvedRun) -> Any:
     return figure
 
 
-def _figure(problem: str, name: str, caption: str, figure: Any, out: Path) -> str:
-    path = out / f"{problem}-{name}.png"
+def _saved(path: Path, caption: str, figure: Any) -> Markup:
     figure.savefig(path)
-    content = base64.b64encode(path.read_bytes()).decode()
-    alt = html.escape(caption)
-    return (
-        f'<figure><div class="picture"><img class="narrow" src="data:image/png;base64,{content}" alt="{alt}"></div>'
-        f"<figcaption>{alt} <small>({path.name})</small></figcaption></figure>"
-    )
+    return picture(path.read_bytes(), caption, path.name, narrow=True)

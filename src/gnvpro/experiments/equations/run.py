@@ -22,16 +22,8 @@ from gnvpro.experiments.equations.catalogue import EQUATIONS
 from gnvpro.experiments.equations.errors import Errors
 from gnvpro.experiments.equations.methods import METHODS
 from gnvpro.experiments.equations.posed import EquationProblem, Posed
-from gnvpro.experiments.run import (
-    CHECKPOINT,
-    HISTORY,
-    METRICS,
-    explained,
-    finished,
-    prepare,
-    read_json,
-    write_json,
-)
+from gnvpro.experiments.run import CHECKPOINT, explained, finished, prepare
+from gnvpro.files import HISTORY, METRICS, read_json, write_json
 from gnvpro.network.evaluation import one_thread
 
 SOLUTION = "solution.npz"
