@@ -101,8 +101,9 @@ def _layers(module: nn.Module, kinds: Kinds) -> Layers | None:
     kind = type(module).__name__
     if kind not in kinds or kinds[kind] is not type(module):
         return None
-    if isinstance(parts := module._modules.get("parts"), nn.ModuleDict):
-        inside = [(name, _layers(part, kinds)) for name, part in parts.items()]
+    group = module._modules.get("parts")
+    if isinstance(group, nn.ModuleDict):
+        inside = [(name, _layers(part, kinds)) for name, part in group.named_children()]
         return {"kind": kind, "parts": [list(pair) for pair in inside]} if all(part for _, part in inside) else None
     settings = {}
     for name in inspect.signature(type(module).__init__).parameters:

@@ -30,7 +30,9 @@ FORMAT = "gnvpro table model 2"
 JOINT = ("theta", "W", "mix", "seeds", "factor", "follow", "head_root", "scale")  # tensors of a JointPosterior
 LINEAR = ("directions", "squares", "alphas")
 SUBSPACE = ("kept", "mirror", "scale")
-SCALINGS = {name: kind for name, kind in vars(scaling).items() if isinstance(kind, type) and issubclass(kind, nn.Module)}
+SCALINGS = {
+    name: kind for name, kind in vars(scaling).items() if isinstance(kind, type) and issubclass(kind, nn.Module)
+}
 LAYERS: Kinds = {**KINDS, **SCALINGS, "Beside": Beside}
 Estimator = GNvproRegressor | GNvproClassifier
 
