@@ -13,7 +13,7 @@ from torch import nn
 pytest.importorskip("sklearn")
 
 from gnvpro import GNvproClassifier, GNvproRegressor
-from gnvpro.policy import EstimatorPolicy, Policy
+from gnvpro.policy import EstimatorPolicy, HeadPolicy, Policy
 
 
 def rules(**rows: Any) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def test_pieces_are_not_tried_where_little_is_left_or_their_matrix_is_too_large(
     X, y, _ = steps(600)
     smooth = GNvproRegressor(random_state=0, **rules(smooth_below=0.5))
     assert {columns for _, columns in trainings_of(smooth, X, y)} == {4}
-    with patch("gnvpro.sklearn.base.MAX_DIRECTIONS", 200):
-        assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}
+    large = GNvproRegressor(random_state=0, policy=Policy(head=HeadPolicy(evidence_below=0.003)))  # 200 directions
+    assert {columns for _, columns in trainings_of(large, X, y)} == {4}
 
 
 def test_pieces_that_are_far_behind_on_a_few_of_many_samples_are_not_tried_on_all() -> None:

@@ -101,7 +101,7 @@ def test_few_samples_and_little_memory_are_spoken_of() -> None:
 
 
 def test_columns_beside_a_matrix_of_nothing_but_constants() -> None:
-    columns = Columns.of(torch.ones(5, 2, dtype=F64))
+    columns = Columns.of(torch.ones(5, 2, dtype=F64), 5)
     assert columns.constant == (0, 1)
     assert columns.uneven(10.0) == ()
 

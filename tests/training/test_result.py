@@ -13,6 +13,7 @@ from torch import nn
 
 import gnvpro
 from gnvpro.drawing import readable_log_axis
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
 from gnvpro.training.summary import Summary, described
 
 
@@ -131,3 +132,20 @@ def test_a_saved_model_has_its_card_beside_it(result, name, tmp_path):
     assert card == tmp_path / f"{name}.md"
     for part in ("For a test.", "60 samples", "Krylov", "validation accuracy", f"torch {torch.__version__}", "Tanh()"):
         assert part in text
+
+
+def test_a_plan_says_which_rules_chose_what() -> None:
+    x = torch.linspace(-1, 1, 60, dtype=torch.float64)[:, None]
+    model = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    policy = Policy(batches=BatchPolicy(begin_from=50), solver=SolverPolicy(cheap_first=0.0))
+    result = gnvpro.train(model, x, x**2, loss="least_squares", iterations=1, policy=policy)
+    assert result.plan[0] == "60 samples >= batches.begin_from = 50: starts on random batches"
+    assert "solver.cheap_first = 0" in result.plan[1]
+    assert result.plan[-1] == "60 numbers of inputs < memory.one_thread = 200,000: torch uses one thread"
+    assert any(record.solver == "adam-vpro" for record in result.history)
+    found = gnvpro.inspect(model, x, x**2, loss="least_squares", policy=policy)
+    assert found.plan == result.plan
+    assert result.plan[0] in str(found)
+    labels = (x[:, 0] > 0).long()
+    by_labels = gnvpro.train(model, x, labels[:, None].double(), loss="logistic", work=0)
+    assert "4 entries of the head <= head.newton_entries = 1,500: it is eliminated by Newton" in by_labels.plan

@@ -6,15 +6,20 @@ import torch
 
 from gnvpro.head.eliminator import Eliminator
 from gnvpro.head.least_squares import LeastSquares
-from gnvpro.head.newton import DENSE_HEAD, Newton
+from gnvpro.head.newton import Newton
 from gnvpro.head.newton_cg import NewtonCG
+from gnvpro.policy import HeadPolicy
 from gnvpro.problem.losses import Loss
 
 MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # the inner problem then has no minimum to converge to
 
 
 def default_eliminator(
-    loss: Loss, entries: int, dtype: torch.dtype = torch.float64, same_samples: bool = True
+    loss: Loss,
+    entries: int,
+    dtype: torch.dtype = torch.float64,
+    same_samples: bool = True,
+    policy: HeadPolicy | None = None,
 ) -> Eliminator:
     """Return the closed solution for least squares, else Newton's method, without its Hessian for large heads.
 
@@ -23,5 +28,5 @@ def default_eliminator(
     """
     if LeastSquares().why_not(loss) is None:
         return LeastSquares(torch.finfo(dtype).eps)
-    kind = Newton if entries <= DENSE_HEAD else NewtonCG
+    kind = Newton if entries <= (policy or HeadPolicy()).newton_entries else NewtonCG
     return kind() if same_samples else kind(iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)

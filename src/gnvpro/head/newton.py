@@ -44,7 +44,6 @@ from gnvpro.problem.penalties import ridge
 
 KEEP_BELOW = 0.2  # reuse a factor if its step reduced the gradient to this fraction
 FALLEN = 0.8  # accept a whole step if it reduced the gradient to this fraction
-DENSE_HEAD = 1500  # largest number of entries for which the inner Hessian is assembled
 
 
 class Slope(NamedTuple):

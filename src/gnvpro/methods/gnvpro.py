@@ -72,6 +72,11 @@ class GNvpro(BatchedMethod):
         assert not isinstance(self.solver, str)
         return self.solver
 
+    def plan(self, problem: Problem) -> tuple[str, ...]:
+        """Return why the default solver begins as it does."""
+        solver = as_solver(self.solver)
+        return solver.choose(problem, self.batches is None).why if isinstance(solver, Auto) else ()
+
     def why_not(self, problem: Problem) -> str | None:
         """Why the solver cannot be used."""
         if (trouble := why_no_products(self.name, problem)) is not None:

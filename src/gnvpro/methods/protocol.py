@@ -274,6 +274,10 @@ class Method(ABC):
         """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""
         return None
 
+    def plan(self, problem: Problem) -> tuple[str, ...]:
+        """Return which rules chose what for this problem, one sentence per choice."""
+        return ()
+
     def why_not(self, problem: Problem) -> str | None:
         """Why it cannot train this problem, said before any work; None where it can."""
         return None

@@ -96,7 +96,6 @@ def covering(variance: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
     return torch.where(level > 0, variance * factor.square(), variance)
 
 
-DOF_ROWS = 5000  # samples that the parameters of the features are counted with
 COVERED = (0.94, 0.96)  # of the samples, by intervals of 95%
 
 
@@ -110,8 +109,9 @@ def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
     problem, n = point.problem, point.x.numel()
     if n == 0:
         return 0.0
-    if problem.n_samples > DOF_ROWS:  # A is a mean over samples
-        some = torch.randperm(problem.n_samples, generator=torch.Generator().manual_seed(0))[:DOF_ROWS]
+    most = problem.policy.memory.looked_at
+    if problem.n_samples > most:  # A is a mean over samples
+        some = torch.randperm(problem.n_samples, generator=torch.Generator().manual_seed(0))[:most]
         point = problem.on_samples(some.to(point.x.device)).reduced.start(point.theta, WarmStart(point.W))
     A, alpha = point.curvature().mv, problem.theta_penalty.alpha
     total = 0.0

@@ -249,7 +249,7 @@ class Problem:
         if eliminator is None:
             entries = self.network.n_targets * (self.network.n_features + self.network.bias)
             same = not isinstance(self.inputs, Stream) or self.inputs.same_samples
-            return default_eliminator(self.loss, entries, self.stored_dtype, same)
+            return default_eliminator(self.loss, entries, self.stored_dtype, same, self.policy.head)
         trouble = eliminator.why_not(self.loss)
         if trouble is not None:
             raise ValueError(f"eliminator={eliminator!r} cannot be used: {trouble}")

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnvpro.head.newton import DENSE_HEAD
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.minimize.krylov import Arnoldi, arnoldi
 from gnvpro.objectives.evidence import Penalties, Spectrum, head_eigen
@@ -73,7 +72,8 @@ class KrylovJointMatrix:
     def _head(self, alpha: float) -> tuple[float, float, float]:
         """log det (D + a2), 0 and tr (D + a2)^-1; of a large head from its blocks, one per target."""
         point = self.point
-        if point.problem.misfit.identity_hessian or point.W.numel() <= DENSE_HEAD:
+        largest = point.problem.policy.head.newton_entries
+        if point.problem.misfit.identity_hessian or point.W.numel() <= largest:
             values, _, copies = head_eigen(point)
             shifted = values + alpha
             return float(copies * shifted.log().sum()), 0.0, float(copies * (1 / shifted).sum())

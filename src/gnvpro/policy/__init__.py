@@ -16,8 +16,10 @@ from gnvpro.policy.batches import BatchPolicy
 from gnvpro.policy.cost import CostPolicy
 from gnvpro.policy.equations import EquationPolicy
 from gnvpro.policy.estimator import EstimatorPolicy
+from gnvpro.policy.head import HeadPolicy
+from gnvpro.policy.memory import MemoryPolicy
 from gnvpro.policy.precision import PrecisionPolicy
-from gnvpro.policy.rows import Row, because, rows_of
+from gnvpro.policy.rows import Row, because, markdown, rows_of, shown
 from gnvpro.policy.samples import SamplePolicy
 from gnvpro.policy.solver import SolverPolicy
 from gnvpro.policy.stopping import StoppingPolicy
@@ -27,6 +29,8 @@ __all__ = [
     "CostPolicy",
     "EquationPolicy",
     "EstimatorPolicy",
+    "HeadPolicy",
+    "MemoryPolicy",
     "Policy",
     "PrecisionPolicy",
     "Row",
@@ -35,7 +39,9 @@ __all__ = [
     "StoppingPolicy",
     "as_policy",
     "because",
+    "markdown",
     "rows_of",
+    "shown",
 ]
 
 
@@ -48,6 +54,8 @@ class Policy:
     batches: BatchPolicy = field(default_factory=BatchPolicy)
     equations: EquationPolicy = field(default_factory=EquationPolicy)
     stopping: StoppingPolicy = field(default_factory=StoppingPolicy)
+    head: HeadPolicy = field(default_factory=HeadPolicy)
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     estimator: EstimatorPolicy = field(default_factory=EstimatorPolicy)
     precision: PrecisionPolicy = field(default_factory=PrecisionPolicy)
     samples: SamplePolicy = field(default_factory=SamplePolicy)

@@ -61,6 +61,12 @@ def seconds_of_matrix(cost: CostPolicy, sizes: Sizes, seeds: int) -> float:
     return (0.5 * n * q**2 + q**3 / 3) * cost.square + entries * cost.number
 
 
+def seconds_of_joint_matrix(cost: CostPolicy, directions: int, rows: float) -> float:
+    """Seconds for the joint matrix of theta and head, its eigenvalues and its inverse."""
+    q = directions
+    return (0.5 * rows * q**2 + 10 * q**3) * cost.square + 3 * rows * q * cost.number
+
+
 def seconds_of_step(cost: CostPolicy, sizes: Sizes) -> float:
     """Seconds of a step beside its passes and its matrix: a fit of the head, and overhead."""
     n, f, k = sizes.samples, sizes.features + 1, sizes.outputs

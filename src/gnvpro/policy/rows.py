@@ -53,3 +53,37 @@ def shown(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def markdown(policy: Any) -> str:
+    """Return the page of the documentation about a policy."""
+    lines = [
+        "# The policy",
+        "",
+        "Every threshold that chooses an algorithm is a row of `gnvpro.policy.Policy`. Another policy is passed as a value:",
+        "",
+        "```python",
+        "from gnvpro.policy import BatchPolicy, Policy",
+        "",
+        "gnvpro.train(model, inputs, targets, loss=loss, policy=Policy(batches=BatchPolicy(begin_from=None)))",
+        "```",
+        "",
+        "`result.plan` and `gnvpro.inspect` say which rows decided for a run. `gnvpro policy` prints these tables, and",
+        "`gnvpro policy --markdown > docs/policy.md` writes this page.",
+    ]
+    for each in fields(policy):
+        rows = [row for row in rows_of(policy) if row.subject == each.name]
+        about = (type(getattr(policy, each.name)).__doc__ or "").splitlines()[0]
+        lines += [
+            "",
+            f"## {each.name}",
+            "",
+            about,
+            "",
+            "| row | value | unit | decides | measured by |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{row.name}` | {shown(row.value)} | {row.unit} | {row.decides} | `{row.measured_by}` |" for row in rows
+        ]
+    return "\n".join(lines) + "\n"

@@ -41,7 +41,7 @@ from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.sklearn.relevance import column_scales, half_way
 from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
 from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, spread_of
-from gnvpro.training.judgement import MAX_DIRECTIONS
+from gnvpro.training.judgement import is_affordable
 from gnvpro.training.train import train
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -248,7 +248,8 @@ class NetworkEstimator(BaseEstimator, ABC):
         behind after a few iterations on a few of many samples, as they are for smooth functions.
         """
         rules, features = self._rules, self._make_features(cut.inputs.shape[1], float(cut.weights.sum()), seed)
-        if sum(p.numel() for p in features.parameters()) > MAX_DIRECTIONS or whole.noise <= rules.smooth_below:
+        weights = sum(p.numel() for p in features.parameters())
+        if not is_affordable(as_policy(self.policy), weights, 0.0) or whole.noise <= rules.smooth_below:
             return False
         if len(cut.inputs) < 2 * rules.pilot_rows:
             return True

@@ -5,7 +5,7 @@
     costs       seconds of a pass, measured; memory; the solver that `auto` begins with
 
 Conditioning is measured on the columns with their means removed, each scaled to a standard deviation of one: what scaling alone
-cannot mend. It is looked at on at most 5000 samples.
+cannot mend. It is computed on at most 5000 samples.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from torch import Tensor, nn
 
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.methods.auto import Auto
-from gnvpro.methods.gnvpro import why_no_products
+from gnvpro.methods.gnvpro import GNvpro, why_no_products
 from gnvpro.network.evaluation import evaluating
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.policy import Policy
 from gnvpro.problem.losses import Loss
 from gnvpro.samples.several import Streamed, entries_per_sample, tensors_of
+from gnvpro.training.plan import sentences
 
-SAMPLES = 5000  # that are looked at
 UNEVEN = 30.0  # times: between the scales of two columns, or a mean over its standard deviation
 SMALL, LARGE = 0.03, 30.0  # standard deviations of inputs that leave tanh linear, or saturate it
 DEPENDENT = 1e7  # condition number
@@ -46,9 +47,9 @@ class Columns:
     constant: tuple[int, ...]
 
     @staticmethod
-    def of(values: Tensor) -> Columns:
-        """Of at most so many samples."""
-        X = values[:SAMPLES].detach().to(torch.float64)
+    def of(values: Tensor, most: int) -> Columns:
+        """Return the columns of these rows, at most so many of them."""
+        X = values[:most].detach().to(torch.float64)
         mean, std = X.mean(0), X.std(0, unbiased=False)
         constant = std <= SAME * (X.abs().amax(0) + 1e-300)
         return Columns(X, mean, std, tuple(constant.nonzero()[:, 0].tolist()))
@@ -106,6 +107,7 @@ class Inspection:
     memory: float  # bytes of the budget
     memory_of_pass: float  # bytes that the derivatives of one forward pass need
     solver: str  # that `auto` begins with
+    plan: tuple[str, ...]  # which rules choose what
     seconds_per_pass: float
     advice: tuple[str, ...]
 
@@ -122,6 +124,7 @@ class Inspection:
             f"memory       {_bytes(self.memory_of_pass)} for a forward pass, of {_bytes(self.memory)}",
             f"time         {1e3 * self.seconds_per_pass:.3g} ms per pass, measured",
             f"solver       auto begins with {self.solver!r} steps",
+            *(f"{'plan' if k == 0 else '':13}{sentence}" for k, sentence in enumerate(self.plan)),
         ]
         told = [f"- {sentence}" for sentence in self.advice] or ["Nothing to advise."]
         return "\n".join([*lines, "", *told])
@@ -150,12 +153,14 @@ def inspect(
     sample_weight: Any = None,
     head: str | None = None,
     memory: float | None = None,
+    policy: Policy | None = None,
 ) -> Inspection:
     """Look at a model and samples before training; nothing is changed.
 
     Args:
         model, inputs, targets, loss, sample_weight: as for `gnvpro.train`.
         head, memory: as for `gnvpro.extend.Method`.
+        policy: the thresholds that choose algorithms (see `gnvpro.policy`).
 
     Returns:
         What was found, with advice in sentences; print it.
@@ -172,13 +177,14 @@ def inspect(
     ('2', 4, (1,))
     """
     problem = Problem(
-        model, inputs, targets, loss=loss, sample_weight=sample_weight, head=head, memory=memory
+        model, inputs, targets, loss=loss, sample_weight=sample_weight, head=head, memory=memory, policy=policy
     )  # fmt: skip
     network = problem.network
     with evaluating(network.model):
         point, seconds = timed_point(problem)
-        features = Columns.of(point.Z[:, : network.n_features])
-        solver = Auto().first_solver(problem) if why_no_products("gnvpro", problem) is None else "none"
+        features = Columns.of(point.Z[:, : network.n_features], problem.policy.memory.looked_at)
+        usable = why_no_products("gnvpro", problem) is None
+        solver = Auto().first_solver(problem) if usable else "none"
     found = Inspection(
         head=network.location.head_name or "the model itself",
         samples=len(problem.inputs),
@@ -192,6 +198,7 @@ def inspect(
         memory=problem.memory,
         memory_of_pass=network.measured(problem.inputs).held * len(problem.inputs),
         solver=solver,
+        plan=sentences(problem, GNvpro(), len(problem.inputs) * entries_per_sample(problem.inputs)) if usable else (),
         seconds_per_pass=seconds,
         advice=(),
     )
@@ -303,4 +310,4 @@ def _columns_of_inputs(problem: Problem) -> Columns | None:
         return None
     tensors = tensors_of(problem.inputs)
     plain = len(tensors) == 1 and tensors[0].ndim == 2 and tensors[0].is_floating_point()
-    return Columns.of(tensors[0]) if plain and len(tensors[0]) > 1 else None
+    return Columns.of(tensors[0], problem.policy.memory.looked_at) if plain and len(tensors[0]) > 1 else None

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from gnvpro.head.eliminator import WarmStart
-from gnvpro.head.newton import DENSE_HEAD
 from gnvpro.linalg.rows import rowwise
 from gnvpro.methods.solvers import Dense, count_directions
 from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
@@ -30,9 +29,9 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.quadrature import KrylovJointMatrix
 from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.policy import Policy
+from gnvpro.policy.cost import seconds_of_joint_matrix
 
-MAX_DIRECTIONS = 1500  # up to which, and
-MAX_FLOPS = 3e10  # for which, the matrix is assembled
 HARDLY_MORE = 1.5  # times the parameters of a linear model
 LITTLE = 0.5  # of the misfit of the best constant explained, at most
 LEAST_PENALTY = 1e-14
@@ -143,11 +142,19 @@ def is_assembled(problem: Problem) -> bool:
     """Whether the joint matrix is small enough, and the rows of the Jacobian can be had."""
     q, network = count_directions(problem), problem.network
     rows = problem.n_observed * min(network.n_targets, network.n_features)
-    small_head = problem.misfit.identity_hessian or network.n_targets * (network.n_features + 1) <= DENSE_HEAD
+    small_head = (
+        problem.misfit.identity_hessian
+        or network.n_targets * (network.n_features + 1) <= problem.policy.head.newton_entries
+    )
     if q == 0:
         return small_head
-    small = q <= MAX_DIRECTIONS and rows * q**2 <= MAX_FLOPS and small_head
+    small = small_head and is_affordable(problem.policy, q, rows)
     return small and problem.eliminator.supports_exact_steps and Dense().why_not(problem) is None
+
+
+def is_affordable(policy: Policy, directions: int, rows: float) -> bool:
+    """Whether a joint matrix of so many directions, from so many rows of the Jacobian, may be assembled."""
+    return seconds_of_joint_matrix(policy.cost, directions, rows) <= policy.head.evidence_below
 
 
 def passes_of_a_judgement(problem: Problem) -> int:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 
 from gnvpro.methods.protocol import Method
+from gnvpro.objectives.problem import Problem
+from gnvpro.policy import because
 from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.scores import Judge
 
@@ -35,6 +37,24 @@ class Plan:
     def capped(self) -> bool:
         """Whether anything was said on how long it may take."""
         return min(*self.budgets, self.seconds, self.iterations, self.patience) < math.inf
+
+
+def sentences(problem: Problem, method: Method, entries: int) -> tuple[str, ...]:
+    """Return which rules chose what for a problem with inputs of so many numbers, one sentence per choice."""
+    rules, few = problem.policy.memory, f"{entries:,} numbers of inputs"
+    single = because(few, "<", "memory.one_thread", rules.one_thread, "torch uses one thread")
+    several = because(few, ">=", "memory.one_thread", rules.one_thread, "torch uses its own number of threads")
+    return (*method.plan(problem), head_sentence(problem), single if entries < rules.one_thread else several)
+
+
+def head_sentence(problem: Problem) -> str:
+    """Return how the head is eliminated, and why."""
+    name, network = type(problem.eliminator).__name__, problem.network
+    if problem.misfit.identity_hessian:
+        return f"the loss is least squares: the head is eliminated by {name}"
+    size, rule = network.n_targets * (network.n_features + network.bias), problem.policy.head.newton_entries
+    sign = "<=" if size <= rule else ">"
+    return because(f"{size:,} entries of the head", sign, "head.newton_entries", rule, f"it is eliminated by {name}")
 
 
 @dataclass

@@ -38,6 +38,7 @@ class Result:
     chosen: Chosen | None = None  # penalties, noise and evidence, where a penalty was "auto"
     setup: Mapping[str, str] = field(default_factory=dict)  # data, method and settings, in words
     problem: Problem | None = None  # the objective at the end: `result.problem.reduced.at(theta)`
+    plan: tuple[str, ...] = ()  # which rules chose what for this run, in sentences
 
     @property
     def work(self) -> float:

@@ -34,7 +34,7 @@ from gnvpro.training.history import Record
 from gnvpro.training.inspection import warn_of_inputs
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listener
-from gnvpro.training.plan import Plan
+from gnvpro.training.plan import Plan, sentences
 from gnvpro.training.result import Result
 from gnvpro.training.run import Run
 from gnvpro.training.scorer import Scorer
@@ -43,7 +43,6 @@ from gnvpro.training.summary import setup_of
 
 TRIED_SAMPLES = 4  # of a loader, read twice to see whether they stay the same
 HASHED_ROWS = 10_000  # samples at a time
-MAX_SINGLE_THREAD_ENTRIES = 200_000  # of the inputs, up to which one thread is faster
 
 WRITE_INSTEAD = {
     "epochs": EPOCHS,
@@ -236,7 +235,7 @@ def train(
     warn_of_modes(model, stacklevel=4)
     warn_of_inputs(problem, stacklevel=4)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
-    threads = one_thread(entries < MAX_SINGLE_THREAD_ENTRIES)
+    threads = one_thread(entries < problem.policy.memory.one_thread)
     with intact(model), evaluating(model), threads, processes.noting_failures():
         held_out = None if samples is None else problem.held_out(*samples)
         with processes.together():
@@ -265,6 +264,7 @@ def train(
             run.chosen,
             setup_of(run.problem, held_out, chosen),
             run.problem,
+            sentences(problem, chosen, int(entries)),
         )
 
 

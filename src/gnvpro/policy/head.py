@@ -1,0 +1,25 @@
+"""How the head is eliminated for losses other than least squares, and when its uncertainty is exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnvpro.policy.rows import row
+
+
+@dataclass(frozen=True)
+class HeadPolicy:
+    """How the head is eliminated for losses other than least squares, and when its uncertainty is exact."""
+
+    newton_entries: int = row(
+        1500,
+        "entries",
+        "eliminate heads up to this size by Newton's method with the whole Hessian",
+        "python -m benchmarks.heads",
+    )
+    evidence_below: float = row(
+        1.5,
+        "s",
+        "predicted cost of the joint matrix of theta and head up to which it is assembled",
+        "python -m benchmarks.penalties",
+    )
