@@ -1,16 +1,17 @@
-"""A model's derivatives against differences of its forward pass, once per model, on two samples and along one direction.
+"""Check a model's derivatives against differences of its forward pass, once per model, on two samples and one
+direction.
 
     jvp(d)  and  vjp(c) . d  against  (f(theta + h d) - f(theta)) / h        at a theta that is not the model's own
 
-A backward pass may belong to another function than the forward pass: a part under torch.no_grad, a parameter that is kept
-where nobody finds it, a backward formula with a mistake, an adjoint that runs the model again. Training would go on, with
-parameters that never move or move in wrong directions, so such a model is refused.
+A backward pass may not match its forward pass: a part under torch.no_grad, a parameter kept in a hidden place, a
+wrong backward formula, an adjoint that runs the model again. Training would continue, with parameters that never
+move or move in wrong directions, so such a model raises an error.
 
-The first look costs one forward pass with its derivatives, and one more forward pass on a single sample. That pass also shows
-whether the features of a sample depend on other samples, and whether the model still uses its own parameters. A deviation is
-looked at again by central differences with two steps, at several theta: it is an error only if it is far above the change
-between the steps every time.
-Kinks, saturated units and rounding errors are not.
+The first check costs one forward pass with its derivatives, and one more forward pass on a single sample. That pass
+also shows whether the features of a sample depend on other samples, and whether the model still uses its own
+parameters. A deviation is checked again by central differences with two steps, at several theta: it is an error only
+if it is far above the change between the steps every time. Kinks, saturated units and rounding errors are not
+errors.
 
 Legend: f -> features, d -> direction, h -> step, c -> cotangent.
 """
@@ -32,23 +33,23 @@ from gnvpro.samples.several import Batch
 if TYPE_CHECKING:
     from gnvpro.network.separable import SeparableNetwork
 
-SHIFT = 0.2  # of the typical size of each parameter: how far from the model's own theta
-TOLERANCE = 0.005  # relative deviation from differences; the fourth root of the precision where that is more
+SHIFT = 0.2  # distance from the model's own theta, relative to the typical size of each parameter
+TOLERANCE = 0.005  # relative deviation from differences; the fourth root of the precision if that is larger
 LONGER = 8.0  # the second step, in units of the first
 ROUNDING = 100.0  # rounding errors of a forward pass, in units of the relative precision
-COARSE = 1e-4  # relative precision from which on differences say nothing
+COARSE = 1e-4  # relative precision from which on differences are meaningless
 SEEDS = (1, 2, 3)
 NOTHING_MOVES = (
     "none of the model's trainable parameters before the head moves its features: the features are computed under "
     "torch.no_grad, detached, or by other means than torch's, or without these parameters; train with what does move them, or "
     "set requires_grad_(False) on the parameters to train the head alone"
 )
-MOST_NAMED, MOST_TRIED = 3, 200  # parameters in a message, and those that are looked at one by one
+MOST_NAMED, MOST_TRIED = 3, 200  # parameters in a message, and parameters checked one by one
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What the check says: `sure` when differences agree; otherwise why a derivative cannot be used."""
+    """Result of the check: `sure` if differences agree; otherwise the reason why a derivative cannot be used."""
 
     sure: bool = False
     wrong: str | None = None  # the gradient is wrong
@@ -76,16 +77,18 @@ class _Look:
         return _Look(network, shifted, size * direction.to(theta.device), part)
 
     def features(self, samples: Batch, step: float, direction: Tensor | None = None) -> Tensor:
-        """Features at so many steps along the direction, in float64."""
+        """Return features after `step` times the direction, in float64."""
         moved = self.theta + step * (self.direction if direction is None else direction)
         return self.network.features_of_batch(self.network.split(moved), samples).to(torch.float64)
 
     def jvp(self) -> Tensor:
-        """The product with the direction."""
+        """Return the product with the direction."""
         return self.part.jvp(self.direction).to(torch.float64)
 
     def slope(self, difference: Tensor, direction: Tensor | None = None) -> float:
-        """What the gradient says of the direction, for a cotangent along the difference: its norm, if it is right."""
+        """Slope along the direction according to the gradient, for a cotangent along the difference; equals its norm if
+        correct.
+        """
         cotangent = difference / torch.linalg.vector_norm(difference).clamp_min(1e-300)
         gradient = self.part.vjp(cotangent.to(self.part.features.dtype))
         return float(gradient @ (self.direction if direction is None else direction))
@@ -112,7 +115,7 @@ def check_derivatives(network: SeparableNetwork, few: Batch) -> Findings:
     with _displaced(network, network.names):  # shows where the model's own parameters are still in use
         try:
             moved = look.features(alone, step)
-        except Exception:  # BatchNorm, say, has no variance of one sample
+        except Exception:  # BatchNorm, for example, has no variance of one sample
             alone, moved = few, look.features(few, step)
     own = slice(len(product) - len(product) * len(alone) // len(few), None)
     value = look.part.features[own].to(torch.float64)
@@ -130,7 +133,7 @@ def check_derivatives(network: SeparableNetwork, few: Batch) -> Findings:
 
 
 def _confirmed(network: SeparableNetwork, few: Batch, eps: float) -> Findings:
-    """Look again, closely: a deviation counts that every look shows."""
+    """Check again closely; return a deviation only if every check shows it."""
     gradients, products, looks = [], [], list(_close_looks(network, few, eps))
     if not looks:
         return Findings()
@@ -150,7 +153,7 @@ def _confirmed(network: SeparableNetwork, few: Batch, eps: float) -> Findings:
 
 
 def _close_looks(network: SeparableNetwork, few: Batch, eps: float) -> Iterator[tuple[_Look, Tensor, float]]:
-    """Derivatives, central differences and their uncertainty, wherever these mean something."""
+    """Yield derivatives, central differences and their uncertainty, if these are meaningful."""
     step = eps**0.4
     for seed in SEEDS:
         for shift in (SHIFT, 0.1 * SHIFT):
@@ -166,12 +169,12 @@ def _close_looks(network: SeparableNetwork, few: Batch, eps: float) -> Iterator[
 
 
 def _moves_far(look: _Look, few: Batch, value: Tensor) -> bool:
-    """Whether features that no short step moves are moved by a long one: they are rounded somewhere."""
+    """Return True if a long step moves features that no short step moves: they are rounded somewhere."""
     return not torch.equal(look.features(few, 0.1), value)
 
 
 def _wrong_gradient(look: _Look, difference: Tensor, uncertain: float, few: Batch, eps: float) -> str:
-    """The error message, with the parameters whose derivative is wrong."""
+    """Return the error message, with the parameters whose derivative is wrong."""
     scale = float(torch.linalg.vector_norm(difference))
     off = abs(look.slope(difference) - scale) / max(scale, 1e-300)
     wrong, start, step = [], 0, eps**0.4
@@ -191,7 +194,7 @@ def _wrong_gradient(look: _Look, difference: Tensor, uncertain: float, few: Batc
 
 
 def _out_of_reach(look: _Look, few: Batch) -> str | None:
-    """Whether the model uses a parameter in a place where no other tensor can be put."""
+    """Return True if the model uses a parameter in a place that no other tensor can occupy."""
     value = look.features(few, 0.0)
     for name in look.network.names[:MOST_TRIED]:
         with _displaced(look.network, [name]):
@@ -206,7 +209,7 @@ def _out_of_reach(look: _Look, few: Batch) -> str | None:
 
 @contextmanager
 def _displaced(network: SeparableNetwork, names: Sequence[str]) -> Iterator[None]:
-    """Other numbers in the model's own parameters."""
+    """Replace the numbers in the model's own parameters within a block."""
     own = dict(network.model.named_parameters())
     before = [(own[name], own[name].data) for name in names]
     try:
@@ -219,7 +222,7 @@ def _displaced(network: SeparableNetwork, names: Sequence[str]) -> Iterator[None
 
 
 def _near(product: Tensor, difference: Tensor, uncertain: float, tolerance: float) -> bool:
-    """Whether a product with the Jacobian agrees with differences; never where it is not finite."""
+    """Return True if a product with the Jacobian agrees with differences; never if it is not finite."""
     norm = torch.linalg.vector_norm
     return float(norm(product - difference)) <= tolerance * float(norm(difference)) + uncertain
 
@@ -229,7 +232,9 @@ def _tolerance(eps: float) -> float:
 
 
 def _typical_sizes(network: SeparableNetwork) -> Tensor:
-    """The root mean square of each parameter, for each of its entries; a tenth of the average size for those that are zero."""
+    """Root mean square of each parameter, for each of its entries; a tenth of the average size for parameters that are
+    zero.
+    """
     pieces = network.theta().split([math.prod(shape) for _, shape in network.parameters])
     sizes = [float(piece.square().mean().sqrt()) for piece in pieces]
     usual = 0.1 * (sum(sizes) / len(sizes) or 1.0)
@@ -237,7 +242,7 @@ def _typical_sizes(network: SeparableNetwork) -> Tensor:
 
 
 def _relative_precision(network: SeparableNetwork) -> float:
-    """The relative rounding error of the least precise parameter."""
+    """Return the relative rounding error of the least precise parameter."""
     return max(torch.finfo(p.dtype).eps for p in network.model.parameters() if p.is_floating_point() or p.is_complex())
 
 
@@ -246,7 +251,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do where torch's own sentence does not say it."""
+    """Return what to do if torch's own message does not state it."""
     if "use_reentrant" in str(error) or "Checkpointing is not compatible" in str(error):
         return "; call torch.utils.checkpoint.checkpoint with use_reentrant=False"
     return ""

@@ -1,7 +1,7 @@
 """Running a user's model without changing it: in evaluation mode, on kernels that can be differentiated twice.
 
-torch's fast attention has no second derivative, which products with the Jacobian need, so its plain one is used.
-Afterwards every module is in its own mode again, and so are torch's switches.
+torch's fast attention has no second derivative, which products with the Jacobian need, so its plain version is used.
+Afterwards the mode of every module and torch's switches are restored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, attention by the kernel that has second derivatives; afterwards as before."""
+    """Run the model in evaluation mode with attention that has second derivatives; restore everything afterwards."""
     training = [module for module in model.modules() if module.training]
     try:
         if training:
@@ -33,7 +33,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def _plain_attention() -> Iterator[None]:
     flags = torch.backends.cuda
     is_plain = not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled() or flags.cudnn_sdp_enabled())
-    fast_path = torch.backends.mha.get_fastpath_enabled()  # of nn.TransformerEncoder
+    fast_path = torch.backends.mha.get_fastpath_enabled()  # fast path of nn.TransformerEncoder
     with ExitStack() as stack:
         if not is_plain:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -45,7 +45,7 @@ def _plain_attention() -> Iterator[None]:
 
 @contextmanager
 def one_thread(wanted: bool = True) -> Iterator[None]:
-    """torch on one thread, for small tensors, on which several would mostly wait for each other; afterwards as before."""
+    """Run torch on one thread, because several threads mostly wait on small tensors; restore the number afterwards."""
     before = torch.get_num_threads()
     if wanted:
         torch.set_num_threads(1)
@@ -56,7 +56,7 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The module inside of DataParallel, DistributedDataParallel and torch.compile."""
+    """Return the module inside of DataParallel, DistributedDataParallel and torch.compile."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
         if isinstance(model, wrappers):
@@ -68,7 +68,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether some part of the model is run by torch.compile."""
+    """Return True if torch.compile runs some part of the model."""
     return any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
@@ -76,7 +76,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def warn_of_modes(model: nn.Module, stacklevel: int) -> None:
-    """Say so where evaluation mode changes what a model in training mode computes."""
+    """Warn if evaluation mode changes what a model in training mode computes."""
     random = nn.modules.dropout._DropoutNd
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     kinds = {type(m).__name__ for m in model.modules() if m.training and isinstance(m, random) and m.p > 0}

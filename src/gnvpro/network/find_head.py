@@ -1,10 +1,10 @@
 """Finding the head: the linear layer whose output is the model's output, found by running the model.
 
-Registration order says nothing about what runs last, so the model is run once on a few samples with a hook on every
-module. The head is the linear layer that returned the numbers the model returned: an `nn.Linear`, a convolution with a kernel
-of one, or another module that multiplies by its `weight` and adds its `bias`. The model may reshape what its head returns, and
-nothing else. The same run shows which module, if any, is the whole feature extractor: the one that took the model's input and
-returned the head's.
+Registration order does not determine the last layer that runs, so the model runs once on a few samples with a hook
+on every module. The head is the linear layer that returned the numbers that the model returned: an `nn.Linear`, a
+convolution with a kernel of one, or another module that multiplies by its `weight` and adds its `bias`. The model
+may only reshape the output of its head. The same run finds the module, if any, that is the whole feature extractor:
+it took the model's input and returned the head's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gnvpro.network.places import Places
 from gnvpro.samples.several import Batch, arguments_of, description
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-LINEAR_MAPS = {2: F.linear, 3: F.conv1d, 4: F.conv2d, 5: F.conv3d}  # by the dimensions of the weight
+LINEAR_MAPS = {2: F.linear, 3: F.conv1d, 4: F.conv2d, 5: F.conv3d}  # by the number of dimensions of the weight
 
 REMEDY = (
     "end the model in nn.Linear (or a convolution with a kernel of one, such as nn.Conv2d(c, k, 1)) and leave the final "
@@ -34,13 +34,13 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class HeadLocation:
-    """Where the head is, and the module that computes its input from the model's input, where there is one."""
+    """The head, and the module that computes its input from the model's input, if there is one."""
 
     head_name: str
     head: nn.Module  # has weight and bias
     body_name: str | None
-    output_shape: tuple[int, ...]  # of one sample, as the head returns it
-    model_shape: tuple[int, ...]  # of one sample, as the model returns it
+    output_shape: tuple[int, ...]  # of one sample, in the head's output
+    model_shape: tuple[int, ...]  # of one sample, in the model's output
 
     @property
     def weight(self) -> Tensor:
@@ -64,17 +64,17 @@ class HeadLocation:
 
 @dataclass(frozen=True)
 class FirstRun:
-    """What the first run of a model on a few samples showed."""
+    """Findings from the first run of a model on a few samples."""
 
     location: HeadLocation
-    features: Tensor  # what the head was given
+    features: Tensor  # input of the head
     inputs: Batch  # a copy of the samples, and copies of the parameters, as the model left them
     params: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class _Call:
-    """What a module was given and returned in one call."""
+    """Inputs and outputs of a module in one call."""
 
     name: str
     module: nn.Module
@@ -84,7 +84,7 @@ class _Call:
 
 
 def find_head(model: nn.Module, inputs: Batch, name: str | None) -> HeadLocation:
-    """The head of the model, checked to be one that can be eliminated."""
+    """Return the head of the model after checking that it can be eliminated."""
     return first_run(model, inputs, name).location
 
 
@@ -93,7 +93,7 @@ def first_run(model: nn.Module, inputs: Batch, name: str | None) -> FirstRun:
     if name is not None and not isinstance(name, str):
         raise TypeError(f"head must be the name of a module of the model, got {name!r}")
     inputs = inputs.clone()  # the model may work in place
-    # copies: a forward pass that writes to its parameters must not reach those of the user
+    # copies: a forward pass that writes to its parameters must not change those of the user
     params = {n: p.detach().clone() for n, p in model.named_parameters()}
     calls, output = _run(model, inputs, params)
     if not isinstance(output, Tensor):
@@ -175,7 +175,7 @@ def could_be_head(module: nn.Module) -> bool:
 
 
 def _is_head(call: _Call) -> bool:
-    """Return whether a linear layer was called; a module that is not one of torch's must have computed what one would."""
+    """Return whether a linear layer was called; a custom module must have computed what a linear layer would."""
     if not could_be_head(call.module):
         return False
     if isinstance(call.module, (nn.Linear, *CONVOLUTIONS)):
@@ -187,13 +187,13 @@ def _is_head(call: _Call) -> bool:
 
 
 def _same(call: _Call, tensor: Tensor) -> bool:
-    """Return whether the call returned this very tensor, and nobody wrote into it since."""
+    """Return whether the call returned this very tensor, and it was not written to since."""
     out = call.output
     return isinstance(out, Tensor) and out.shape == tensor.shape and _same_memory(call, tensor)
 
 
 def _same_numbers(call: _Call, tensor: Tensor) -> bool:
-    """Return whether the tensor is what the call returned, its entries in the same order, in whatever shape."""
+    """Return whether the tensor contains what the call returned, entries in the same order, in any shape."""
     return _same(call, tensor) or (
         _same_memory(call, tensor) and call.output.is_contiguous() and tensor.is_contiguous()
     )
@@ -210,7 +210,7 @@ def _same_memory(call: _Call, tensor: Tensor) -> bool:
 
 
 def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
-    """One row or more per sample, and as the head returned it."""
+    """Check that there is at least one row per sample, in the head's shape."""
     for call in calls:
         if could_be_head(call.module) and _same_memory(call, output) and not _same_numbers(call, output):
             raise ValueError(
@@ -228,7 +228,7 @@ def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
 
 
 def _what_does(calls: list[_Call], output: Tensor) -> str:
-    """A sentence on which module computes the model's output."""
+    """Return a sentence about the module that computes the model's output."""
     kernel = nn.modules.conv._ConvNd
     makers = [call for call in calls if (call.name or isinstance(call.module, kernel)) and _same(call, output)]
     if makers:
@@ -281,7 +281,7 @@ def _check_head(model: nn.Module, name: str, head: nn.Module) -> None:
 
 
 def _check_affine(call: _Call, head: nn.Module) -> None:
-    """A subclass or a hook may do more than multiply and add; eliminating the weight would then be wrong."""
+    """Check that no subclass or hook does more than multiply and add; eliminating the weight would then be wrong."""
     if not isinstance(call.input, Tensor):
         raise ValueError(f"head {call.name!r} must be called with its input as first positional argument")
     if not _is_affine(call, head):
@@ -297,7 +297,7 @@ def _is_affine(call: _Call, head: nn.Module) -> bool:
     with torch.no_grad():
         expected = LINEAR_MAPS[weight.ndim](call.input, weight, head.bias)  # type: ignore[operator]
     if not torch.isfinite(expected).all():
-        return True  # nothing to compare; `train` refuses such features in its own words
+        return True  # nothing to compare; `train` has its own error for such features
     return torch.allclose(call.output, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 

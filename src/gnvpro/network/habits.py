@@ -1,10 +1,11 @@
-"""What a model's forward pass does besides computing, found out by running it before anything is trained.
+"""Side effects of a model's forward pass, detected by running it before training.
 
-A forward pass may write to its inputs, to buffers and to attributes. All that is undone, so training sees one function of
-theta and inputs, and the user's tensors stay as they are. Ordinary models do nothing of the kind, and pay nothing.
+A forward pass may write to its inputs, to buffers and to attributes. All of this is undone, so training works with
+one function of theta and inputs, and the user's tensors do not change. Ordinary models have no side effects, and no
+overhead.
 
-What cannot be undone is refused: random numbers, state that changes what the next call returns, writing to parameters,
-and features of one sample that depend on the other samples.
+Effects that cannot be undone raise an error: random numbers, state that changes the next result, writing to
+parameters, and features of one sample that depend on the other samples.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ NO_FUNCTION = (
 
 @dataclass(frozen=True)
 class Habits:
-    """What a model's forward pass does besides computing, and what is done about it."""
+    """Side effects of a model's forward pass, and their treatment."""
 
     writes_inputs: bool = False
-    buffers: tuple[str, ...] = ()  # that it writes
-    attributes: tuple[tuple[nn.Module, str], ...] = ()  # that it sets
+    buffers: tuple[str, ...] = ()  # buffers that it writes
+    attributes: tuple[tuple[nn.Module, str], ...] = ()  # attributes that it sets
     compiled: bool = False
-    substitutes: bool = False  # whether it has operations without second derivatives
+    substitutes: bool = False  # True if it contains operations without second derivatives
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """Attributes that the forward pass sets are as before; operations have second derivatives."""
+        """Undo attributes that the forward pass sets; give operations second derivatives."""
         before = [(module, name, vars(module).get(name, _ABSENT)) for module, name in self.attributes]
         with ExitStack() as stack:
             if self.compiled:
@@ -84,11 +85,11 @@ class Snapshot:
         self._random = _random_states(self.model)
 
     def drawn(self) -> bool:
-        """Whether random numbers were drawn since."""
+        """Return True if random numbers were drawn since."""
         return any(not torch.equal(a, b) for a, b in zip(self._random, _random_states(self.model), strict=True))
 
     def changed_buffers(self) -> list[str]:
-        """Names of buffers that were written or replaced since."""
+        """Return names of buffers that were written or replaced since."""
         return [
             full
             for full, module, name, value, copy, version in self.buffers
@@ -96,7 +97,7 @@ class Snapshot:
         ]
 
     def changed_attributes(self) -> list[tuple[nn.Module, str]]:
-        """Attributes that were set or removed since."""
+        """Return attributes that were set or removed since."""
         changed = []
         for module, before in self.attributes:
             now = _own_attributes(module)
@@ -104,7 +105,7 @@ class Snapshot:
         return changed
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         changed = set(self.changed_buffers())
         for full, module, name, value, copy, _ in self.buffers:
             if full in changed:
@@ -136,7 +137,7 @@ def restored(model: nn.Module) -> Iterator[Snapshot]:
 
 
 def find_habits(first: FirstRun, before: Snapshot, given: Batch) -> Habits:
-    """What the first run did besides computing; what cannot be undone is a ValueError that says what to do."""
+    """Return the side effects of the first run; raise a ValueError with advice for those that cannot be undone."""
     pairs = zip(tensors_of(first.inputs), tensors_of(given), strict=True)
     writes_inputs = any(g._version > 0 or not _equal(g, f) for g, f in pairs)
     if before.drawn():
@@ -152,7 +153,7 @@ def find_habits(first: FirstRun, before: Snapshot, given: Batch) -> Habits:
 
 
 def check_state(first: Tensor, second: Tensor) -> None:
-    """The features of a second run, with nothing undone in between, are those of the first."""
+    """Check that a second run, with nothing undone in between, returns the features of the first."""
     if not _close(first, second):
         raise ValueError(
             f"the model's forward pass has state: run twice on the same inputs, its features differ, {NO_FUNCTION}"
@@ -160,8 +161,8 @@ def check_state(first: Tensor, second: Tensor) -> None:
 
 
 def check_independence(together: Tensor, samples: int, alone: Tensor) -> None:
-    """The features of the last sample, run alone, are those that it has beside others."""
-    # the last one: recurrent layers run over the samples leave the first as it is
+    """Check that the features of the last sample do not change when it runs alone."""
+    # the last one: recurrent layers that run over the samples leave the first unchanged
     if not _close(together[len(together) - len(together) // samples :], alone):
         raise ValueError(
             "the model's features of a sample depend on the other samples it is run with; samples come first, so give "
@@ -178,7 +179,7 @@ def _cuda_devices(model: nn.Module) -> list[int]:
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """The same up to rounding errors, which differ with the number of samples; features that overflow are judged later."""
+    """Compare up to rounding errors, which depend on the number of samples; overflow is checked later."""
     if a.shape != b.shape:
         return False
     a, b = a.to(torch.float64), b.to(torch.float64)

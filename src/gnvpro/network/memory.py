@@ -1,9 +1,10 @@
-"""Memory: how many bytes a run may use, and how many each sample takes, measured.
+"""Memory: the byte budget of a run, and the measured bytes per sample.
 
     footprint   bytes per sample, from what 2 and 4 samples leave alive at every moment of a computation
 
-Every tensor made is noted, with a weak reference to its storage that shows when it is gone. What does not grow with the
-samples (copies of the parameters, mostly) cancels in the difference. Scratch space inside of torch's own kernels is not seen.
+Every new tensor is recorded with a weak reference to its storage, which shows when it is freed. What does not grow
+with the samples (mostly copies of the parameters) cancels in the difference. Scratch space inside torch's own
+kernels is not counted.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 
 def default_memory() -> float:
-    """An eighth of the machine's memory, or half of what is free where that is less.
+    """Return an eighth of the machine's memory, or half of the free memory if that is less.
 
-    What is free differs from run to run, and with it the chunks and the rounding errors. An eighth of the machine does not,
-    so that a run can be repeated to the last bit wherever memory is not scarce. (A resumed run takes the budget it began with.)
+    Free memory differs from run to run, and with it the chunks and the rounding errors. An eighth of the machine is
+    constant, so a run can be repeated to the last bit unless memory is scarce. (A resumed run uses its original
+    budget.)
     """
     return min(machine_memory() / 8, free_memory() / 2)
 
 
 def machine_memory() -> float:
-    """Bytes of physical memory, or those that a container is allowed."""
+    """Return bytes of physical memory, or of the container's limit."""
     try:
         physical = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
@@ -42,7 +44,7 @@ def machine_memory() -> float:
 
 
 def free_memory() -> float:
-    """Bytes that can be had without swapping, where the system says so; else all."""
+    """Return bytes available without swapping, if the system reports them; else all."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -52,7 +54,7 @@ def free_memory() -> float:
 
 
 def _number_in(path: str) -> float | None:
-    """The number in a file; None where there is no such file, or a word such as "max" in it."""
+    """Return the number in a file; None if there is no such file, or a word such as "max" in it."""
     try:
         return float(int(Path(path).read_text()))
     except (OSError, ValueError):
@@ -63,26 +65,24 @@ def _number_in(path: str) -> float | None:
 class Footprint:
     """Bytes per sample."""
 
-    held: float  # by what the computation returns
-    peak: float  # at its worst moment, what it will hold included
+    held: float  # held by the result of the computation
+    peak: float  # maximum during the computation, including the result
 
 
 def footprint(run: Callable[[Any], object], inputs: Batch) -> Footprint:
-    """What `run` takes for each of the samples it is given."""
+    """Measure the bytes that `run` takes per sample."""
     sizes = sorted({min(2, len(inputs)), min(4, len(inputs))})
     logs = [_Allocations.of(run, inputs[:size]) for size in sizes]
     if len(logs) == 2 and len(logs[0].alive) == len(logs[1].alive):
         samples = sizes[1] - sizes[0]
         growth = [(more - fewer) / samples for fewer, more in zip(logs[0].alive, logs[1].alive, strict=True)]
         return Footprint(max(growth[-1], 0.0), max(*growth, 0.0))
-    alive = [
-        each / sizes[-1] for each in logs[-1].alive
-    ]  # too few samples, or not the same computation: no less than this
+    alive = [each / sizes[-1] for each in logs[-1].alive]  # too few samples, or another computation: use at least this
     return Footprint(alive[-1], max(alive))
 
 
 class _Allocations(TorchDispatchMode):
-    """While it is on, notes the bytes of the tensors made that are still alive, after every operation."""
+    """Records, after every operation, the bytes of new tensors that are still alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,12 +91,12 @@ class _Allocations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: torch would import its compiler for it, which takes a second and a half."""
+        """Return False: torch would import its compiler, which takes a second and a half."""
         return False
 
     @staticmethod
     def of(run: Callable[[Any], object], inputs: Batch) -> _Allocations:
-        """The log of a computation; its last entry is what the result holds."""
+        """Return the log of a computation; its last entry is the size of the result."""
         with _Allocations() as log:
             result = run(inputs)
         log.note()
@@ -104,7 +104,7 @@ class _Allocations(TorchDispatchMode):
         return log
 
     def note(self) -> None:
-        """Append how much is alive now."""
+        """Append the bytes alive now."""
         self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
         self.alive.append(sum(size for _, size in self._storages.values()))
 
@@ -119,7 +119,7 @@ class _Allocations(TorchDispatchMode):
 
 
 def _storages(values: Any) -> list[Any]:
-    """Of all tensors in there; torch's own trees take longer than the operations."""
+    """Yield the storages of all tensors in a value; torch's own tree functions take longer than the operations."""
     if isinstance(values, Tensor):
         return [values.untyped_storage()] if values.layout is strided else []
     within = values.values() if isinstance(values, dict) else values if isinstance(values, tuple | list) else ()

@@ -1,6 +1,6 @@
-"""What a forward pass computes: tensor operations, multiplications and numbers, counted on a few samples.
+"""Operations of a forward pass: tensor operations, multiplications and numbers, counted on a few samples.
 
-A count is the same on every machine, however busy, so decisions can follow from it.
+A count is the same on every machine, busy or not, so decisions can be based on it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ CONTRACTED = {
     "bmm": 0,
     "addmm": 1,
     "baddbmm": 1,
-}  # matrix products, and which argument has the inner dimension
+}  # matrix products, and the argument with the inner dimension
 
 
 @dataclass
 class Operations:
-    """Operations of a forward pass: how many there are, and what they do per sample."""
+    """Number of operations of a forward pass, and their work per sample."""
 
     calls: int = 0
     products: float = 0.0  # multiplications, each with an addition
-    numbers: float = 0.0  # returned
+    numbers: float = 0.0  # numbers returned
 
 
 def count_operations(run: Callable[[Any], object], few: Batch) -> Operations:
-    """Count what a computation does for each of a few samples: what one more sample adds."""
+    """Count the operations of a computation per sample, from a few samples."""
     counts = []
     for size in sorted({min(1, len(few)), len(few)}):
         with _Counting() as counting:
@@ -45,7 +45,7 @@ def count_operations(run: Callable[[Any], object], few: Batch) -> Operations:
 
 
 class _Counting(TorchDispatchMode):
-    """Adds up the operations that are made while it is on."""
+    """Counts the operations within a block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The parameters of a model as two numerical objects: theta, one vector, and W, the matrix of the head.
 
-theta is every trainable parameter outside of the head, in the order of `model.named_parameters()`, as one float64 vector; of
-a complex parameter the real and the imaginary part of each entry, one after the other.
-W has one row per output; the head's bias, where there is one, is its last column.
+theta contains every trainable parameter outside of the head, in the order of `model.named_parameters()`, as one
+float64 vector. Complex parameters contribute the real and the imaginary part of each entry in turn. W has one row
+per output; the head's bias, if any, is its last column.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gnvpro.network.places import Places
 
 @dataclass
 class Parameters:
-    """theta and W of a model whose head is known."""
+    """theta and W of a model with a known head."""
 
     model: nn.Module
     location: HeadLocation
-    places: Places = field(init=False)  # of the model's parameters and buffers
+    places: Places = field(init=False)  # places of the model's parameters and buffers
     names: list[str] = field(init=False)
     shapes: list[tuple[int, ...]] = field(init=False)
     n_theta: int = field(init=False)  # trainable parameters outside of the head
-    bias: bool = field(init=False)  # whether the head has one
+    bias: bool = field(init=False)  # True if the head has a bias
     n_features: int = field(init=False)  # without the column of ones
     n_targets: int = field(init=False)
-    dtype: torch.dtype = field(init=False)  # what the head, and so its input, is computed in
+    dtype: torch.dtype = field(init=False)  # dtype of the head and its input
 
     def __post_init__(self) -> None:
         self.bias, weight = self.location.bias is not None, self.location.weight
@@ -49,13 +49,13 @@ class Parameters:
     # -- the head
 
     def rows(self, values: Tensor) -> Tensor:
-        """What the head takes or gives, one row for each of its applications."""
+        """Return the head's input or output with one row for each of its applications."""
         if self.location.is_convolution:
             values = values.movedim(1, -1)
         return values.reshape(-1, values.shape[-1])
 
     def target_rows(self, targets: Tensor) -> Tensor:
-        """Targets as one row for each application of the head, or one label where they are labels."""
+        """Return targets as one row, or one label, for each application of the head."""
         location = self.location
         if location.model_shape != location.output_shape and tuple(targets.shape[1:]) == location.model_shape != ():
             targets = targets.reshape(len(targets), *location.output_shape)
@@ -64,7 +64,7 @@ class Parameters:
         return self.rows(targets) if targets.ndim == len(location.output_shape) + 1 else targets.reshape(-1)
 
     def shaped(self, rows: Tensor, samples: int) -> Tensor:
-        """Outputs in the shape that the model gives them."""
+        """Return outputs in the shape of the model's output."""
         outputs = self._unrows(rows, torch.Size((samples, *self.location.output_shape)))
         return outputs.reshape(samples, *self.location.model_shape)
 
@@ -75,33 +75,33 @@ class Parameters:
         return rows.reshape(shape)
 
     def no_features(self) -> Tensor:
-        """The features of no samples."""
+        """Return features of zero samples."""
         return self.location.weight.new_zeros((0, self.n_features))
 
     # -- theta
 
     @property
     def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Names and shapes of the parameters in theta."""
+        """Return names and shapes of the parameters in theta."""
         return list(zip(self.names, self.shapes, strict=True))
 
     def theta(self) -> Tensor:
-        """The model's own theta, as a float64 vector."""
+        """Return the model's own theta as a float64 vector."""
         parts = [_real(p).reshape(-1).to(torch.float64) for p in self._parameters.values()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.weight.device)
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
-        """A vector like theta as tensors by parameter name, in each parameter's dtype, a complex one as pairs."""
+        """Split a vector like theta into tensors by parameter name, in each parameter's dtype, complex ones as pairs."""
         views = self.views(theta)
         return {name: view.to(dtype) for (name, view), dtype in zip(views.items(), self._dtypes, strict=True)}
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
-        """The same in the vector's own dtype and memory."""
+        """Split it in the vector's own dtype and memory."""
         pieces = theta.split_with_sizes(self._sizes)
         return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
-        """The reverse of `split`; parameters that are missing count as zero."""
+        """Reverse `split`; missing parameters count as zero."""
         if not self.names:
             return self.theta()
         return torch.cat(
@@ -114,13 +114,13 @@ class Parameters:
         )
 
     def in_own_kind(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors by parameter name as the model holds them: pairs as complex numbers."""
+        """Convert tensors by parameter name to the model's form: pairs become complex numbers."""
         if not self._complex:
             return params
         return {name: torch.view_as_complex(p) if name in self._complex else p for name, p in params.items()}
 
     def split_head(self, W: Tensor) -> dict[str, Tensor]:
-        """W as the head's own parameters, by name in the model."""
+        """Split W into the head's own parameters, by name in the model."""
         prefix = f"{self.location.head_name}." if self.location.head_name else ""
         weight, bias = self.location.weight, self.location.bias
         parts = {f"{prefix}weight": W[:, : self.n_features].reshape(weight.shape).to(weight.dtype)}
@@ -129,12 +129,12 @@ class Parameters:
         return parts
 
     def join_head(self, parts: dict[str, Tensor]) -> Tensor:
-        """The reverse of `split_head`."""
+        """Reverse `split_head`."""
         columns = [part.reshape(self.n_targets, -1).to(torch.float64) for part in parts.values()]
         return torch.cat(columns, 1)
 
     def W(self) -> Tensor:
-        """The model's own head, the bias as last column."""
+        """Return the model's own head, the bias as last column."""
         own = {"weight": self.location.weight, "bias": self.location.bias}
         return self.join_head({name: p.detach() for name, p in own.items() if p is not None})
 
@@ -146,13 +146,13 @@ class Parameters:
 
 
 def _real(parameter: Tensor) -> Tensor:
-    """A parameter without gradient; complex numbers as pairs of real ones along a last axis."""
+    """Return a parameter without gradient; complex numbers become pairs of real ones along a last axis."""
     values = parameter.detach()
     return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def parameter_kinds(model: nn.Module) -> dict[str, str]:
-    """Shape, dtype and whether it is trained, of every parameter of a model."""
+    """Return shape, dtype and trainability of every parameter of a model."""
     return {
         f"model parameter {name}": f"{tuple(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
         for name, p in model.named_parameters()

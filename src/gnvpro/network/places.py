@@ -1,11 +1,12 @@
-"""Other tensors in the place of a model's parameters and buffers, for as long as a computation lasts.
+"""Temporary replacement of a model's parameters and buffers by other tensors.
 
-A tensor is found by identity, in every place where a module keeps it: one module under two names is one module, two modules
-may share one parameter, and a parameter may be kept in a plain list or dictionary as well. All its places hold the same
-tensor at any time, so whatever runs the model again (checkpoints, adjoints) sees the same parameters as the first run did.
+A tensor is found by identity, in every place that refers to it: one module under two names is one module, two
+modules may share one parameter, and a parameter may also be in a plain list or dictionary. All its places hold the
+same tensor at any time, so code that runs the model again (checkpoints, adjoints) uses the same parameters as the
+first run.
 
     with places.holding({"0.weight": tensor}):     every place of the parameter "0.weight" holds the tensor
-        ...                                        afterwards each holds what it held before
+        ...                                        afterwards each place holds its previous tensor
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ MODULE_INTERNALS = frozenset(vars(nn.Module()))
 DEPTH = 4  # of containers within containers
 LONGEST = 10_000  # entries of a plain container that is searched
 
-Place = tuple[Any, Any]  # a list or dictionary, and the index or key in there
+Place = tuple[Any, Any]  # a list or dictionary, and an index or key
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a model keeps each of its parameters and buffers, by their first names."""
+    """All places of a model's parameters and buffers, by their first names."""
 
     by_name: Mapping[str, list[Place]]
 
@@ -46,7 +47,7 @@ class Places:
 
     @contextmanager
     def holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """The model holds these tensors in place of its own."""
+        """Put these tensors in place of the model's own within a block."""
         places = [(container, key, tensor) for name, tensor in tensors.items() for container, key in self.by_name[name]]
         before = [(container, key, container[key]) for container, key, _ in places]
         try:
@@ -61,7 +62,7 @@ class Places:
 def _collect(
     values: Any, names: Mapping[int, str], found: dict[str, list[Place]], depth: int, owner: Any = None
 ) -> None:
-    """Add the places in a container, and in those that it contains; `owner` is what `values` is a part of."""
+    """Add the places in a container and its nested containers; `owner` is what `values` is a part of."""
     if len(values) > LONGEST:
         return
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):
@@ -74,9 +75,9 @@ def _collect(
 
 @contextmanager
 def intact(model: nn.Module) -> Iterator[None]:
-    """However it ends, the model has its own parameters, buffers, modes, hooks and requires_grad again.
+    """Restore parameters, buffers, modes, hooks and requires_grad of the model when the block ends, in any way.
 
-    Numbers in parameters and buffers are not touched.
+    Numbers in parameters and buffers are not restored.
     """
     modules = list(model.modules())
     before = [

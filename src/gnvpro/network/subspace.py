@@ -1,17 +1,19 @@
 """Directions in theta that matter: an orthonormal basis of those that move the features.
 
-A network may hold more parameters than its function has: `gnvpro.networks.NeuralODE` uses K only as K - K', so the symmetric
-part of K moves nothing. A module says so by a class attribute `antisymmetric_parameters`, the names of its parameters
-that are used only through the antisymmetric part of their last two axes. In the basis
+A network may have more parameters than its function: `gnvpro.networks.NeuralODE` uses K only as K - K', so the
+symmetric part of K moves nothing. A module declares this by a class attribute `antisymmetric_parameters`, the names
+of its parameters that are used only through the antisymmetric part of their last two axes. In the basis
 
     (e_ij - e_ji) / sqrt(2),  i < j        for those parameters,        e_i        for all others
 
-steps of the same length mean the same, and the matrices of the dense solver are smaller by the symmetric directions.
+lengths of steps are preserved, and the matrices of the dense solver omit the symmetric directions.
 
-Those directions may only be left out where the penalty does not ask for a step along them either: its matrix must not
-couple them with the others, and its gradient along them must vanish. `choose_subspace` looks, once, and keeps all otherwise.
+Those directions may be omitted only if the penalty needs no step along them: its matrix must not couple them with
+the others, and its gradient along them must vanish. `choose_subspace` checks this once, and otherwise keeps all
+directions.
 
-Legend: Q -> expand (Q y), Q' -> reduce, kept and mirror: the entries (i, j) and (j, i) of theta behind each direction.
+Legend: Q -> expand (Q y), Q' -> reduce, kept and mirror: the entries (i, j) and (j, i) of theta behind each
+direction.
 """
 
 from __future__ import annotations
@@ -42,16 +44,16 @@ class Subspace:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of directions."""
         return self.kept.numel()
 
     @cached_property
     def _pairs(self) -> Tensor:
-        """Which directions are antisymmetric pairs."""
+        """Mask of the antisymmetric pairs."""
         return (self.kept != self.mirror).nonzero()[:, 0]
 
     def reduce(self, v: Tensor) -> Tensor:
-        """Q' v, along the first axis."""
+        """Return Q' v, along the first axis."""
         y, pairs = v[self.kept], self._pairs
         if pairs.numel():
             scale = self.scale[pairs].reshape(-1, *[1] * (v.ndim - 1))
@@ -59,7 +61,7 @@ class Subspace:
         return y
 
     def expand(self, y: Tensor) -> Tensor:
-        """Q y."""
+        """Return Q y."""
         v = y.new_zeros(self.n_theta)
         v[self.mirror] = -y / self.scale
         v[self.kept] = y / self.scale
@@ -67,7 +69,7 @@ class Subspace:
 
     @cached_property
     def _blocks(self) -> list[tuple[str, slice, Tensor | None]]:
-        """By parameter: its rows here, and which of its entries they are (None: all)."""
+        """Yield, by parameter, its rows here and its entries (None: all)."""
         blocks, start = [], 0
         for name, shape in self.parameters:
             size = math.prod(shape)
@@ -78,14 +80,14 @@ class Subspace:
         return blocks
 
     def parameter_means(self, values: Tensor) -> Tensor:
-        """Every value, one per direction, replaced by the mean over the directions of its parameter."""
+        """Replace each value (one per direction) by the mean over the directions of its parameter."""
         means = torch.empty_like(values)
         for _, rows, _ in self._blocks:
             means[rows] = values[rows].mean()
         return means
 
     def gather(self, jacobians: Rows, like: Tensor) -> Blocks:
-        """Parameter-major Jacobians (numel, m, n) as one, in the dtype of `like`; rows still lack their `scale`."""
+        """Gather parameter-major Jacobians (numel, m, n) into one, in the dtype of `like`; rows still lack their `scale`."""
         blocks: list[Block] = []
         run: list[tuple[Tensor, Tensor | None]] = []
 
@@ -98,7 +100,7 @@ class Subspace:
         m, n = (first[0] if isinstance(first, list) else first).shape[1:]
         merged = False
         for (name, rows, entries), following in zip(self._blocks, [*self._blocks[1:], None], strict=True):
-            if merged:  # a bias that came with its weight
+            if merged:  # a bias that is part of its weight's block
                 merged = False
                 continue
             block = jacobians.get(name)
@@ -121,7 +123,7 @@ class Subspace:
 
 
 def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tensor:
-    """One block of the given rows of each part."""
+    """Stack the given rows of each part."""
     if len(parts) == 1 and parts[0][1] is None:
         return parts[0][0].to(like)
     counts = [len(part) if entries is None else len(entries) for part, entries in parts]
@@ -136,14 +138,14 @@ def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tenso
 
 
 def all_directions(parameters: Parameters, device: torch.device) -> Subspace:
-    """The identity."""
+    """Return the identity."""
     n = sum(math.prod(shape) for _, shape in parameters)
     every = torch.arange(n, device=device)
     return Subspace(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
 
 
 def moving_directions(model: nn.Module, parameters: Parameters, device: torch.device) -> Subspace:
-    """Without those that a module of the model declares not to matter."""
+    """Return all directions except those that a module declares irrelevant."""
     skew = {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -168,7 +170,7 @@ def moving_directions(model: nn.Module, parameters: Parameters, device: torch.de
 
 
 def choose_subspace(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Tensor) -> Subspace:
-    """The directions that matter to the features, or all where the penalty (its matrix) wants to move along others."""
+    """Return the directions that move the features, or all if the penalty (its matrix) moves along others."""
     few = moving_directions(model, parameters, theta.device)
     if few.count == few.n_theta:
         return few
@@ -176,7 +178,7 @@ def choose_subspace(model: nn.Module, parameters: Parameters, theta: Tensor, pen
     outside = force - few.expand(few.reduce(force))
     half = few.reduce(penalty)  # Q' M
     inside = few.reduce(half.T)  # Q' M Q
-    moved = torch.linalg.matrix_norm(half)  # the coupling included
+    moved = torch.linalg.matrix_norm(half)  # including the coupling
     scale = float(torch.linalg.matrix_norm(penalty))
     coupled = float(moved.square() - torch.linalg.matrix_norm(inside).square()) > 1e-14 * scale**2
     pushed = float(torch.linalg.vector_norm(outside)) > 1e-13 * scale * float(torch.linalg.vector_norm(theta))

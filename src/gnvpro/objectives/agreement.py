@@ -1,4 +1,4 @@
-"""What the processes of a problem must have in common, though each holds other samples."""
+"""Properties that the processes of a problem must share, although each holds different samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def common(problem: Problem, model: nn.Module, weighted: bool) -> dict[str, str]:
-    """What must be the same for every process, each with what it is here."""
+    """Return the values that must be the same in every process."""
     return {
         "model": type(model).__qualname__,
         **parameter_kinds(model),
@@ -31,7 +31,7 @@ def common(problem: Problem, model: nn.Module, weighted: bool) -> dict[str, str]
 
 
 def few_samples(processes: Processes, inputs: Inputs) -> Batch:
-    """Two samples to try the model on, the same for every process."""
+    """Return two samples to try the model on, the same for every process."""
     if processes.alone:
         return inputs[:2]
     counts = processes.gather([len(inputs[:2])])[:, 0]

@@ -1,6 +1,6 @@
-"""Checking the model and the samples of a problem, before any work and with the model untouched.
+"""Checks of the model and the samples of a problem, before any work and without changing the model.
 
-Every error names the argument, says what was got and what to do instead.
+Every error names the argument, what was received and what to do instead.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gnvpro.samples.loaders import is_loader
 from gnvpro.samples.several import Batch, Inputs, Several, description
 from gnvpro.samples.tables import is_series, is_several, numeric
 
-MAX_TARGET = 1e50  # whose sixth power, as in g' H g of least squares, is finite
+MAX_TARGET = 1e50  # its sixth power, as in g' H g of least squares, is finite
 
 
 def check_penalty(value: float | str | Tikhonov) -> Tikhonov:
-    """The penalty on theta, given as a number, as "auto", or with an operator."""
+    """Check the penalty on theta: a number, "auto", or a `Tikhonov` with an operator."""
     alpha = check_alpha("theta_penalty", value.alpha if isinstance(value, Tikhonov) else value)
     return value if isinstance(value, Tikhonov) else Tikhonov(alpha)
 
 
 def check_alpha(name: str, value: float | str) -> float | Literal["auto"]:
-    """A number that is not negative, or "auto"."""
+    """Return a nonnegative number, or "auto"."""
     if isinstance(value, str):
         if value != "auto":
             raise ValueError(f'{name} must be a number, or "auto" to find it from the data, got {value!r}')
@@ -70,9 +70,9 @@ def check_model(model: object) -> nn.Module:
 def check_inputs(
     name: str, inputs: Any, model: nn.Module, may_be_empty: bool = False, first: int = 0, finite: bool = True
 ) -> Batch:
-    """Inputs, samples first, in the model's dtype and on its device: a tensor, or several.
+    """Return inputs, samples first, in the model's dtype and on its device: a tensor, or several.
 
-    They are numbered from `first` on in messages; whether they are finite need not be checked again.
+    Messages number the samples from `first`; `finite=False` skips a repeated check of finiteness.
     """
     batch = _check_inputs(name, inputs, model, first, finite)
     if not len(batch) and not may_be_empty:  # one of several processes may have none
@@ -114,7 +114,7 @@ def _same_length(name: str, several: Several) -> Several:
 
 
 def _checked(name: str, inputs: object, model: nn.Module, start: int, finite: bool) -> Tensor:
-    """One of the inputs."""
+    """Check one of the inputs."""
     tensor = as_tensor(name, inputs)
     if tensor.ndim == 0:
         raise ValueError(f"{name} is a number; samples come first")
@@ -137,7 +137,7 @@ def _checked(name: str, inputs: object, model: nn.Module, start: int, finite: bo
 
 
 def check_sample_weight(name: str, weights: object, inputs: Batch, may_be_zero: bool = False) -> Tensor | None:
-    """A number that is not negative for each sample, some of them positive; None where samples count the same."""
+    """Return a nonnegative number for each sample, some of them positive; None for equal weights."""
     tensor = check_weights(name, weights, inputs)
     if tensor is not None and not tensor.any() and not may_be_zero:
         raise ValueError(f"{name} is zero for every sample: there is nothing to train on")
@@ -145,7 +145,7 @@ def check_sample_weight(name: str, weights: object, inputs: Batch, may_be_zero: 
 
 
 def check_weights(name: str, weights: object, inputs: Batch, first: int = 0) -> Tensor | None:
-    """A number that is not negative for each sample."""
+    """Return a nonnegative number for each sample."""
     if weights is None:
         return None
     tensor = as_tensor(name, weights)
@@ -170,7 +170,7 @@ def check_targets(
     first: int = 0,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Targets in the form the loss wants, one row for each output row; entries of weight zero may be missing."""
+    """Return targets in the loss's form, one row per output row; entries of weight zero may be missing."""
     tensor = as_tensor(name, targets)
     if weights is not None and weights.ndim == 2:
         tensor = _without_gaps(name, tensor, weights, network, loss)
@@ -182,7 +182,7 @@ def check_targets(
         raise ValueError(f"{name} is on device {str(tensor.device)!r} but the inputs are on {str(inputs.device)!r}")
     if tensor.is_complex():
         raise TypeError(f"{name} must be real, got {tensor.dtype}")
-    if tensor.shape[0] == 0:  # of one of several processes
+    if tensor.shape[0] == 0:  # part of one of several processes
         return torch.zeros((0, network.n_targets), dtype=torch.float64, device=inputs.device)
     gaps = (
         ", or give sample_weight of the shape of the targets, zero where they are missing" if tensor.ndim == 2 else ""
@@ -201,7 +201,7 @@ def check_targets(
 
 
 def _without_gaps(name: str, targets: Tensor, weights: Tensor, network: SeparableNetwork, loss: Loss) -> Tensor:
-    """Targets with zeros where entries have no weight, and whether weights per entry can be used."""
+    """Replace targets of entries without weight by zeros, and check that weights per entry can be used."""
     shape = (len(weights), network.n_targets)
     if not loss.is_least_squares:
         raise ValueError(
@@ -221,7 +221,7 @@ def _without_gaps(name: str, targets: Tensor, weights: Tensor, network: Separabl
 
 
 def check_validation(validation: object) -> tuple[object, object, object]:
-    """Inputs, targets and, where given, weights."""
+    """Return inputs, targets and weights (if given)."""
     if is_loader(validation):
         return validation, None, None
     if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
@@ -233,7 +233,7 @@ def check_validation(validation: object) -> tuple[object, object, object]:
 
 
 def check_runs(name: str, inputs: Inputs, network: SeparableNetwork) -> None:
-    """Whether the model takes these inputs, tried on a few samples."""
+    """Check on a few samples that the model accepts these inputs."""
     try:
         network.features(network.theta(), inputs[:2], PassPlan(2))
     except Exception as error:
@@ -241,12 +241,12 @@ def check_runs(name: str, inputs: Inputs, network: SeparableNetwork) -> None:
 
 
 def _is_sharded(module: nn.Module) -> bool:
-    """By name: importing FSDP to ask takes a second."""
+    """Check by name, because importing FSDP takes a second."""
     return any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(module).__mro__)
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """A tensor of what was given."""
+    """Return the value as a tensor."""
     if isinstance(value, Tensor):
         return value.detach()
     try:
@@ -260,7 +260,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
 def _check_finite(name: str, tensor: Tensor, first: int, hint: str = "") -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
         return
-    if torch.isfinite(tensor.sum()):  # all of them are: ten times cheaper than a look at each
+    if torch.isfinite(tensor.sum()):  # then all entries are finite: ten times cheaper than checking each
         return
     bad = ~torch.isfinite(tensor)
     if bad.any():
@@ -271,7 +271,7 @@ def _check_finite(name: str, tensor: Tensor, first: int, hint: str = "") -> None
 
 
 def _check_shape(name: str, targets: Tensor, location: HeadLocation) -> None:
-    """Where the head runs on many positions of a sample, targets must name a value or a label for each."""
+    """Check that targets have a value or label for each position if the head runs on many positions of a sample."""
     shape = location.output_shape
     if tuple(targets.shape[1:]) == location.model_shape:
         return

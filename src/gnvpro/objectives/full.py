@@ -29,12 +29,12 @@ class FullPoint(EvaluatedPoint):
 
     @cached_property
     def outputs(self) -> Tensor:
-        """The outputs on the samples."""
+        """Outputs on the samples."""
         return matmul_small(self.Z, self.W.T)
 
     @cached_property
     def misfit(self) -> float:
-        """The mean loss on the samples."""
+        """Mean loss on the samples."""
         return self.problem.misfit.value(self.outputs)
 
     @cached_property
@@ -55,7 +55,7 @@ class FullPoint(EvaluatedPoint):
         return torch.cat([d_theta, d_W.reshape(-1)])
 
     def curvature(self) -> LinearOperator:
-        """The complete joint Gauss-Newton matrix, the coupling of theta and W included: two passes per product."""
+        """Complete joint Gauss-Newton matrix, with the coupling of theta and W: two passes per product."""
         J = self.jacobian()
         hessian = self.problem.misfit.hessian(self.outputs)
         n, penalty = self.theta.numel(), self.problem.theta_penalty.hessian_mv
@@ -66,7 +66,7 @@ class FullPoint(EvaluatedPoint):
         return symmetric(tuple(self.x.shape), mv)
 
     def jacobian(self) -> LinearOperator:
-        """d outputs / d (theta, W)."""
+        """Return d outputs / d (theta, W)."""
         n, jvp, vjp = self.theta.numel(), self.linearization.jvp, self.linearization.vjp
         inner = self.problem.misfit.over.inner
 
@@ -80,10 +80,10 @@ class FullPoint(EvaluatedPoint):
 
 
 class FullObjective(Objective):
-    """Phi: theta and W are both variables."""
+    """The function Phi with theta and W as variables."""
 
     def join(self, theta: Tensor, W: Tensor) -> Tensor:
-        """x = (theta, vec W)."""
+        """Return x = (theta, vec W)."""
         return torch.cat([theta, W.reshape(-1)])
 
     def at(self, x: Tensor, near: FullPoint | None = None) -> FullPoint:
@@ -91,12 +91,12 @@ class FullObjective(Objective):
         problem = self.problem
         network = problem.network
         theta, W = x[: network.n_theta], x[network.n_theta :].reshape(network.n_targets, -1)
-        W = W.to(network.dtype).to(torch.float64)  # as the model stores it
+        W = W.to(network.dtype).to(torch.float64)  # as stored in the model
         linearization = network.linearize(theta, problem.inputs, problem.passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, network.bias)
         return FullPoint(problem, x, linearization, Z, theta, W)
 
     def same_as(self, point: ReducedPoint) -> FullPoint:
-        """The theta and W of a point of the reduced objective, which shares its forward pass."""
+        """Return the point with theta and W of a reduced point, sharing its forward pass."""
         x = self.join(point.theta, point.W)
         return FullPoint(point.problem, x, point.linearization, point.Z, point.theta, point.W)

@@ -1,21 +1,23 @@
-"""The Gauss-Newton matrix of the reduced problem, complete and as a matrix, from the per-sample Jacobian of the features.
+"""The complete Gauss-Newton matrix of the reduced problem, from the per-sample Jacobian of the features.
 
-With J_i = d features / d theta of row i, and H_i the Hessian of its loss in its outputs (see `gnvpro.head.sensitivity`),
+With J_i = d features / d theta of row i, and H_i the Hessian of its loss in its outputs (see
+`gnvpro.head.sensitivity`),
 
     A = sum_i J_i' W' H_i W J_i  -  S1' inv S1  +  S2' inv S2  +  alpha B'B
     S1 = sum_i (H_i W J_i) (x) z_i,    S2 = sum_i g_i (x) J_i                            (n_targets n_features rows each)
 
-The first term decides the cost. Writing H_i = C_i C_i' and C_i' W = Q_i R_i, it is the square of R_i J_i, which has
+The first term dominates the cost. With H_i = C_i C_i' and C_i' W = Q_i R_i, it is the square of R_i J_i, which has
 
     m = min(n_targets, n_features)
 
-rows per sample: m backward passes give all of R_i J_i, never J_i itself. S1 and the gradient follow from the same rows. Only
-S2, which holds the residual g, needs J_i (n_features passes). Without it, A is Kaufman's approximation.
+rows per sample: m backward passes give all of R_i J_i, never J_i itself. S1 and the gradient follow from the same
+rows. Only S2, which contains the residual g, needs J_i (n_features passes). Without it, A is Kaufman's
+approximation.
 
-For least squares C_i and Q_i do not depend on i up to a weight, and inv acts on features only, so that S1 needs m n_features
-rows instead of n_targets n_features.
+For least squares C_i and Q_i do not depend on i up to a weight, and inv acts on features only, so S1 needs m
+n_features rows instead of n_targets n_features.
 
-Rows of the Jacobian are made, used and forgotten by chunks of samples; what is kept is A and the couplings.
+Rows of the Jacobian are computed, used and freed by chunks of samples; only A and the couplings are kept.
 
 Legend: R_i -> seeds, C_i Q_i -> left, S1 and S2 -> head_coupling and residual_coupling, B'B -> penalty.
 """
@@ -46,19 +48,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GaussNewtonMatrix:
-    """The matrix in the coordinates of a subspace, the gradient in theta, and what a geodesic correction needs."""
+    """The matrix in the coordinates of a subspace, the gradient in theta, and functions for a geodesic correction."""
 
     matrix: Tensor
     gradient: Tensor
-    penalty: Tensor  # its share of the matrix
+    penalty: Tensor  # the penalty's share of the matrix
     subspace: Subspace
     pull_back: Callable[[Tensor, Tensor], Tensor]  # (d_outputs, dW) -> J' H d_outputs + a2 J_W' dW, in theta
-    product: Callable[[Tensor], Tensor] | None = None  # by the matrix of all samples, in theta, where this is of a part
+    product: Callable[[Tensor], Tensor] | None = None  # with the matrix of all samples, if this is of a part
 
 
 @dataclass(frozen=True)
 class CommonRoot:
-    """C_i' W = Q_i R_i for least squares: C_i = sqrt(w_i), one Q and one R; S1 is left in the coordinates of Q."""
+    """C_i' W = Q_i R_i for least squares: C_i = sqrt(w_i), one Q and one R; S1 stays in the coordinates of Q."""
 
     Q: Tensor
     R: Tensor
@@ -66,37 +68,37 @@ class CommonRoot:
 
     @property
     def seeds(self) -> Tensor:
-        """sqrt(w) R, (m, rows, n_features)."""
+        """Return sqrt(w) R, (m, rows, n_features)."""
         return self.root_weights * self.R[:, None]
 
     def transposed(self, y: Tensor) -> Tensor:
-        """(C Q)' y = sqrt(w) Q' y, (rows, m) of (rows, n_targets)."""
+        """Return (C Q)' y = sqrt(w) Q' y, (rows, m) of (rows, n_targets)."""
         return self.root_weights * (y @ self.Q)
 
     @property
     def coupled_rows(self) -> int:
-        """Rows that S1 has for each direction and feature: m."""
+        """Rows of S1 for each direction and feature: m."""
         return self.R.shape[0]
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
-        """The rows' share of S1, the sum of R J (x) sqrt(w) z: (directions, coupled_rows, n_features)."""
+        """Return these rows' share of S1, the sum of R J (x) sqrt(w) z: (directions, coupled_rows, n_features)."""
         return J.sum_with(self.root_weights[rows] * Z[rows])
 
 
 @dataclass(frozen=True)
 class RowRoot:
-    """The same for any loss: C Q and R row by row."""
+    """C Q and R row by row, for any loss."""
 
     left: Tensor  # (rows, n_targets, m)
     seeds: Tensor
 
     def transposed(self, y: Tensor) -> Tensor:
-        """(C Q)' y."""
+        """Return (C Q)' y."""
         return (self.left.mT @ y[..., None])[..., 0]
 
     @property
     def coupled_rows(self) -> int:
-        """n_targets."""
+        """Rows of S1: n_targets."""
         return self.left.shape[1]
 
     def couple(self, J: Blocks, Z: Tensor, rows: slice) -> Tensor:
@@ -108,7 +110,7 @@ Root = CommonRoot | RowRoot
 
 
 def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
-    """The root of the curvature in as few rows as it has."""
+    """Return the root of the curvature with the fewest rows."""
     if misfit.identity_hessian:
         Q, R = torch.linalg.qr(W) if W.shape[0] > W.shape[1] else (torch.eye(W.shape[0]).to(W), W)
         return CommonRoot(Q, R, misfit.sqrt_weights)
@@ -122,22 +124,22 @@ def curvature_root(misfit: Misfit, outputs: Tensor, W: Tensor) -> Root:
 
 @dataclass(frozen=True)
 class MatrixBuilder:
-    """Makes the Gauss-Newton matrix of a point; with the residual's coupling, S2, or without."""
+    """Builds the Gauss-Newton matrix of a point, with the coupling S2 of the residual or without."""
 
     subspace: Subspace
     penalty: Tensor  # alpha B'B in the coordinates of the subspace
     residual_term: bool
-    kept_bytes: float  # of Jacobian up to which it is kept for the geodesic correction
+    kept_bytes: float  # keep the Jacobian for the geodesic correction up to this size
 
     def passes(self, problem: Problem) -> int:
-        """Backward passes that a matrix and its gradient cost."""
+        """Number of backward passes for a matrix and its gradient."""
         network = problem.network
         if self.residual_term:
             return network.n_features
         return min(network.n_features, network.n_targets) + (not problem.misfit.identity_hessian)
 
     def build_of_part(self, point: ReducedPoint, part: Problem) -> GaussNewtonMatrix:
-        """The matrix of a part of the samples, with the head and the gradient of all; without the residual's coupling."""
+        """Return the matrix of a part of the samples with the head and gradient of all, without the residual's coupling."""
         at = part.reduced.start(point.x, WarmStart(point.W))
         assert at.fit is not None
         at = replace(at, fit=at.full.with_head(at.Z, point.W), few=at.problem.misfit)
@@ -154,7 +156,7 @@ class MatrixBuilder:
         return GaussNewtonMatrix(matrix, point.gradient(), self.penalty, self.subspace, pull, product)
 
     def build(self, point: ReducedPoint) -> GaussNewtonMatrix:
-        """The matrix and the gradient at a point."""
+        """Return the matrix and the gradient at a point."""
         local, full = point.rotated, self.residual_term
         sums = _Accumulator(self.subspace, local)
         kept, root = sums.add_samples(point, full, self.kept_bytes)
@@ -169,7 +171,7 @@ class MatrixBuilder:
     def _pull_back(
         self, point: ReducedPoint, kept: list[Chunk] | None = None, root: Root | None = None
     ) -> Callable[[Tensor, Tensor], Tensor]:
-        """J' H d_outputs + a2 J_W' dW, from the rows that were kept or else by a backward pass."""
+        """Return J' H d_outputs + a2 J_W' dW, from the kept rows or by a backward pass."""
         local, subspace, vjp = point.rotated, self.subspace, point.linearization.vjp
 
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
@@ -193,7 +195,7 @@ class MatrixBuilder:
 
 
 def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor]:
-    """The theta block of the joint Gauss-Newton matrix of (theta, W), without penalties, and its coupling S1 with the head."""
+    """Return the theta block of the joint Gauss-Newton matrix of (theta, W), without penalties, and its coupling S1."""
     local = point.sensitivity
     sums = _Accumulator(subspace, local)
     sums.add_samples(point, False, 0.0)
@@ -204,7 +206,7 @@ def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True)
 class Chunk:
-    """Jacobian rows of some samples: R J (directions, m, rows), and J itself where S2 is wanted."""
+    """Jacobian rows of some samples: R J (directions, m, rows), and J itself if S2 is needed."""
 
     rows: slice
     projected: Blocks
@@ -212,7 +214,7 @@ class Chunk:
 
 
 class _Accumulator:
-    """What is summed over samples."""
+    """Sums over samples."""
 
     def __init__(self, subspace: Subspace, local: HeadSensitivity) -> None:
         self.subspace, self.local = subspace, local
@@ -223,7 +225,7 @@ class _Accumulator:
         self.residual_coupling: Tensor | None = None
 
     def add_samples(self, point: ReducedPoint, full: bool, kept_bytes: float) -> tuple[list[Chunk] | None, Root | None]:
-        """Add all samples; the rows of their Jacobian and the root where they fit into so many bytes."""
+        """Add all samples; return their Jacobian rows and the root if they fit into `kept_bytes`."""
         local, network, problem = self.local, point.linearization, point.problem
         if network.parts is None:
             root = curvature_root(local.misfit, local.fit.outputs, local.W)
@@ -235,19 +237,19 @@ class _Accumulator:
         assert isinstance(local.misfit.over, ChunkedSum)
         seeds = 0
         for chunk in local.misfit.over.chunks():
-            linear = network.parts.on(chunk)  # before the features, which come with it
+            linear = network.parts.on(chunk)  # before the features, which are computed with it
             part = local.on(chunk)
             root = curvature_root(part.misfit, part.fit.outputs, part.W)
             self._add(part, root, linear, full, None)
             seeds = local.n_features if full else len(root.seeds)
-            del chunk, linear, part, root  # before the next one is read
+            del chunk, linear, part, root  # free them before the next chunk is read
         problem.meter.count(problem.n_samples, seeds)
         return None, None
 
     def _add(
         self, local: HeadSensitivity, root: Root, network: FeatureLinearization, full: bool, kept: list[Chunk] | None
     ) -> None:
-        """Add samples that are held, all of them or a chunk; the rows of their Jacobian go to the list, if any.
+        """Add samples in memory, all of them or a chunk; append their Jacobian rows to the list, if any.
 
         The rows are R J from m seeds or, in full, J from a seed for every feature.
         """
@@ -272,19 +274,19 @@ class _Accumulator:
             self.head_coupling += root.couple(projected, Z, rows)
             if kept is not None:
                 kept.append(Chunk(rows, projected, J if full else None))
-            del jacobians, J, projected  # before the next ones are made
+            del jacobians, J, projected  # free them before the next ones are computed
 
     def _narrowed(self, local: HeadSensitivity) -> Tensor:
-        """G, or as few columns as it has rows: it enters S2' inv S2 through G G' where inv acts on features only.
+        """Return G with as many columns as rows: it enters S2' inv S2 through G G' if inv acts on features only.
 
-        Other processes, and other chunks, have another Q.
+        Other processes, and other chunks, use another Q.
         """
         G, alone = local.G, local is self.local and local.misfit.over.processes.alone
         narrow = local.misfit.identity_hessian and G.shape[1] > G.shape[0] and alone
         return torch.linalg.qr(G.T).R.T if narrow else G
 
     def matrix(self) -> Tensor:
-        """The misfit's and the head penalty's share of the matrix."""
+        """Return the misfit's and the head penalty's share of the matrix."""
         total = self.local.misfit.over.total
         A = total(self.square)
         assert self.head_coupling is not None
@@ -294,19 +296,19 @@ class _Accumulator:
         return self.whole(A)
 
     def whole(self, A: Tensor) -> Tensor:
-        """The matrix of a lower triangle whose rows and columns still lack their scale."""
+        """Return the full matrix of a lower triangle whose rows and columns still lack their scale."""
         scale = self.subspace.scale
         if not bool((scale == 1.0).all()):
             A.mul_(scale[:, None]).mul_(scale)
         return A.tril_().add_(A.tril(-1).T)
 
     def _add_couplings(self, A: Tensor, S1: Tensor, S2: Tensor | None) -> None:
-        """-S1' inv S1 + S2' inv S2, to the lower triangle."""
+        """Add -S1' inv S1 + S2' inv S2 to the lower triangle."""
         fit, q = self.local.fit, self.subspace.count
         pairs = [(S1, -1.0)] if S2 is None else [(S1, -1.0), (S2, 1.0)]
         if self.local.misfit.identity_hessian:
             for S, sign in pairs:
-                solved = fit.inverse_hessian.mv(S.reshape(-1, S.shape[2]))  # acts on rows of features, however many
+                solved = fit.inverse_hessian.mv(S.reshape(-1, S.shape[2]))  # acts on any number of rows of features
                 add_square(A, S.reshape(q, -1), solved.reshape(q, -1), sign)
         elif fit.inverse_is_exact and fit.hessian_factor is not None:
             for S, sign in pairs:
@@ -316,7 +318,7 @@ class _Accumulator:
             A += self._composed(S1, S2)
 
     def _composed(self, S1: Tensor, S2: Tensor | None) -> Tensor:
-        """The same for an inverse that is not exact: dW = -inv(S1 + S2), and nothing cancels."""
+        """Add the couplings for an inexact inverse: dW = -inv(S1 + S2), and nothing cancels."""
         local = self.local
         dW = torch.stack([-local.fit.inverse_hessian.mv(D) for D in (S1 if S2 is None else S1 + S2)])
 

@@ -26,7 +26,7 @@ from gnvpro.objectives.reduced import ReducedPoint
 
 @dataclass(frozen=True)
 class Geodesic:
-    """Bends the steps of a dense model along the geodesic: one more forward pass for each."""
+    """Bends the steps of a dense model along the geodesic, with one more forward pass each."""
 
     point: ReducedPoint
     matrix: GaussNewtonMatrix
@@ -34,14 +34,14 @@ class Geodesic:
     limit: float = 0.75
 
     def bend(self, model: DenseModel, step: Step) -> Step:
-        """The step with half its acceleration added, where that is short enough to be trusted."""
+        """Return the step plus half its acceleration, if that is short enough to be trusted."""
         a = self.acceleration(model, step)
         if a is None or not 2 * model.length(a) <= self.limit * step.norm:
             return step
         return replace(step, d_x=step.d_x + 0.5 * model.expand(a))
 
     def acceleration(self, model: DenseModel, step: Step) -> Tensor | None:
-        """a, in the coordinates of the model; None where the probe is not finite."""
+        """Return a in the coordinates of the model; None if the probe is not finite."""
         if step.norm == 0.0 or not math.isfinite(step.norm):
             return None
         point, h, problem = self.point, self.probe, self.point.problem

@@ -1,4 +1,4 @@
-"""What is not known about the head: its Gaussian posterior, whose precision is the inner Hessian that training has anyway.
+"""Uncertainty of the head: its Gaussian posterior, whose precision is the inner Hessian of the training.
 
 Least squares, n samples (or weights that sum to n), Z the features with the column of ones, r the residuals:
 
@@ -7,12 +7,13 @@ Least squares, n samples (or weights that sum to n), Z the features with the col
     cov(W_k) = var_k (n H)^-1                                Bayesian linear regression on the features
     var(y_k) = var_k (1 + z' (n H)^-1 z)                     a new observation at features z
 
-dof counts the parameters that the data determine: tr(H^-1 Z' diag(w) Z) in the head, plus the share of each output in
-those of the features, tr(A (A + a1 I)^-1) / n_targets with A the reduced Gauss-Newton matrix, estimated from a few
-Krylov spaces, and of many samples from some of them. The features themselves are taken as known.
+dof counts the parameters that the data determine: tr(H^-1 Z' diag(w) Z) in the head, plus the share of each output
+in those of the features, tr(A (A + a1 I)^-1) / n_targets with A the reduced Gauss-Newton matrix. The latter is
+estimated from a few Krylov spaces, on a part of the samples if there are many. The features themselves count as
+known.
 
-Classification: precision of W_k is n H_kk, the k-th diagonal block (a common shift of all outputs changes no
-probability, so the blocks between classes, which describe it, are left out), and outputs shrink by what is not known:
+Classification: precision of W_k is n H_kk, the k-th diagonal block. Blocks between classes are omitted: they
+describe a common shift of all outputs, which changes no probability. Outputs shrink with the uncertainty:
 
     x_k -> x_k / sqrt(1 + pi/8 z' (n H_kk)^-1 z)             MacKay (1992), the probit approximation
 
@@ -44,14 +45,14 @@ class HeadPosterior:
     factors: tuple[Tensor, ...]
 
     def spread(self, Z: Tensor) -> Tensor:
-        """z' (n H)^-1 z for each row and factor."""
+        """Return z' (n H)^-1 z for each row and factor."""
         return torch.stack(
             [torch.linalg.solve_triangular(L, Z.T, upper=False).square().sum(0) for L in self.factors], dim=1
         )
 
 
 def head_posterior(Z: Tensor, misfit: Misfit, outputs: Tensor, head_penalty: float, n_samples: float) -> HeadPosterior:
-    """The posterior of a head at the minimum of the inner problem."""
+    """Return the posterior of a head at the minimum of the inner problem."""
     blocks = 1 if misfit.identity_hessian else outputs.shape[1]
     curved = rowwise(lambda h: h[:, :blocks], misfit.hessian_diagonal(outputs), columns=blocks)
     H = misfit.over.sum(weighted_squares, Z, curved)
@@ -60,19 +61,19 @@ def head_posterior(Z: Tensor, misfit: Misfit, outputs: Tensor, head_penalty: flo
 
 
 def noise_variance(point: ReducedPoint, posterior: HeadPosterior, n_samples: float) -> Tensor:
-    """The variance of the noise of each output, from residuals that parameters have been fitted to."""
+    """Return the noise variance of each output, from residuals to which parameters have been fitted."""
     misfit = point.problem.misfit
     residuals = misfit.sqrt_weights * (point.outputs - misfit.targets)
     covariance = misfit.over.inner(residuals, residuals)
     mean_square = covariance.diagonal()
-    # Outputs whose residuals go together are not as many: tr(C)^2 / |C|^2 counts them.
+    # Correlated outputs count less: tr(C)^2 / |C|^2 is their effective number.
     count = float(mean_square.sum() ** 2 / covariance.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
     dof = head_dof(point.Z, misfit, posterior, n_samples) + feature_dof(point) / max(count, 1.0)
     return mean_square * n_samples / max(n_samples - dof, 0.05 * n_samples)
 
 
 def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor:
-    """Noise variance from held-out samples; their residuals hold noise plus the uncertainty of W."""
+    """Return the noise variance from held-out samples; their residuals contain noise plus the uncertainty of W."""
 
     def add(w: Tensor, X: Tensor, C: Tensor, s: Tensor) -> Tensor:
         return (w * (X - C).square() / (1 + s)).sum(0)
@@ -81,10 +82,10 @@ def held_out_variance(misfit: Misfit, outputs: Tensor, spread: Tensor) -> Tensor
 
 
 def covering(variance: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
-    """The variance of each target's noise, changed as far as it takes for 94 to 96% of the scores to lie within 1.96 sd.
+    """Return the noise variances, changed until 94 to 96% of the scores lie within 1.96 standard deviations.
 
-    A score is what a sample would miss its prediction by if it were left out, in units of the deviation predicted then. The
-    level of the scores is the variance's: only their shape counts, as tails may be heavy.
+    A score is the leave-one-out error of a sample in units of the standard deviation predicted for it. The variance
+    determines the level of the scores: only their shape counts, because tails may be heavy.
     """
     sizes, order = scores.abs().sort(0)
     level = ((weights * scores.square()).sum(0) / weights.sum()).sqrt()
@@ -100,12 +101,12 @@ COVERED = (0.94, 0.96)  # of the samples, by intervals of 95%
 
 
 def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: float) -> float:
-    """tr(H^-1 Z' diag(w) Z): how many parameters an output of the head has, penalised ones counted in part."""
+    """Return tr(H^-1 Z' diag(w) Z): the effective number of parameters per output of the head."""
     return float(n_samples * misfit.over.sum(lambda w, z: (w * posterior.spread(z)).sum(), misfit.weights, Z))
 
 
 def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
-    """tr(A (A + a1 I)^-1) by quadrature on Krylov spaces of random vectors: two passes for each of their dimensions."""
+    """Return tr(A (A + a1 I)^-1) by quadrature on Krylov spaces of random vectors, two passes per dimension."""
     problem, n = point.problem, point.x.numel()
     if n == 0:
         return 0.0
@@ -119,12 +120,13 @@ def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
     for _ in range(min(probes, n)):
         v = torch.randint(0, 2, (n,), generator=generator).to(point.x) * 2 - 1
         values, vectors = arnoldi(A, v, rank, 1e-6).ritz
-        # Gauss quadrature of v' f(A + a1 I) v, f(t) = (t - a1) / t; what rounding puts below a1 is not determined at all
+        # Gauss quadrature of v' f(A + a1 I) v, f(t) = (t - a1) / t; values below a1 come from rounding and count as
+        # undetermined
         total += float(vectors[0] ** 2 @ np.clip(1 - alpha / values, 0, 1))
     return n * total / min(probes, n)
 
 
 def probit_scaled(outputs: Tensor, spread: Tensor) -> Tensor:
-    """Outputs of a classifier with what is not known taken into account; of several, their distance from the mean counts."""
+    """Shrink outputs of a classifier by their uncertainty; with several outputs, their distance from the mean is shrunk."""
     centred = outputs - outputs.mean(1, keepdim=True) if outputs.shape[1] > 1 else outputs
     return centred / torch.sqrt(1 + math.pi / 8 * spread)

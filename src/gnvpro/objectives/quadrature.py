@@ -4,9 +4,9 @@ For a vector v of random signs tr f(S) = E v' f(S) v, and on the Krylov space of
 
     v' f(S) v  =  |v|^2 sum_j u_j1^2 f(e_j)                                       f = log for the determinant, 1/e for the trace
 
-S is the reduced Gauss-Newton operator as `ReducedPoint.curvature` has it, the residual's term included. Its share in the trace
-over the head, tr(U S^-1 U'), is E t' S^-1 t with t = U' u for random signs u. The vectors are the same at every call: what is
-compared between two points then has the same error in both.
+S is the reduced Gauss-Newton operator `ReducedPoint.curvature`, including the residual's term. Its share in the
+trace over the head, tr(U S^-1 U'), is E t' S^-1 t with t = U' u for random signs u. Every call uses the same
+vectors, so that values compared between two points have the same error.
 
 Legend: see `gnvpro.objectives.evidence`; each dimension of a Krylov space costs two passes.
 """
@@ -28,7 +28,7 @@ from gnvpro.objectives.reduced import ReducedPoint
 
 @dataclass(frozen=True)
 class KrylovJointMatrix:
-    """The matrix at a point, known by products; only at the penalties of the point's own problem."""
+    """The matrix at a point, given by products; only at the penalties of the point's own problem."""
 
     point: ReducedPoint
     rank: int = 20
@@ -36,7 +36,7 @@ class KrylovJointMatrix:
 
     @property
     def prior_rank(self) -> int:
-        """The rank of B: what B'B does not shrink to zero, counted by the same quadrature where B is not the identity."""
+        """Rank of B: directions that B'B does not shrink to zero, counted by the same quadrature unless B is the identity."""
         theta = self.point.theta
         mv = self.point.problem.theta_penalty.hessian_mv
         alpha = self.point.problem.theta_penalty.alpha
@@ -47,7 +47,7 @@ class KrylovJointMatrix:
         return round(float(weights @ (nodes > 1e-10 * nodes.max())))
 
     def spectrum(self, at: Penalties) -> Spectrum:
-        """Determinant and traces; `at` must be the penalties of the point."""
+        """Return determinant and traces; `at` must be the penalties of the point."""
         point = self.point
         curvature, penalty = point.curvature().mv, point.problem.theta_penalty
         log_det, theta_trace, head_trace = self._head(at.head)
@@ -63,14 +63,14 @@ class KrylovJointMatrix:
         return Spectrum(log_det, theta_trace, head_trace)
 
     def _coupled(self, u: Tensor) -> Tensor:
-        """t = T' (D + a2)^-1 u."""
+        """Return t = T' (D + a2)^-1 u."""
         point = self.point
         D = point.sensitivity.fit.inverse_hessian.mv(u)
         bent = point.problem.misfit.hessian(point.outputs)(matmul_small(point.Z, D.T))
         return point.linearization.vjp(matmul_small(bent, point.sensitivity.W))
 
     def _head(self, alpha: float) -> tuple[float, float, float]:
-        """log det (D + a2), 0 and tr (D + a2)^-1; of a large head from its blocks, one per target."""
+        """Return log det (D + a2), 0 and tr (D + a2)^-1; for a large head from its blocks, one per target."""
         point = self.point
         largest = point.problem.policy.head.newton_entries
         if point.problem.misfit.identity_hessian or point.W.numel() <= largest:
@@ -83,18 +83,18 @@ class KrylovJointMatrix:
 
 
 def random_signs(like: Tensor, probe: int) -> Tensor:
-    """The same signs at every call."""
+    """Return the same random signs at every call."""
     generator = torch.Generator().manual_seed(probe)
     return (torch.randint(0, 2, tuple(like.shape), generator=generator) * 2 - 1).to(like)
 
 
 def quadrature(space: Arnoldi) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of v' f(S) v."""
+    """Return nodes and weights of v' f(S) v."""
     nodes, vectors = space.ritz
     return nodes, space.beta**2 * vectors[0] ** 2
 
 
 def solve(space: Arnoldi) -> Tensor:
-    """S^-1 v on the Krylov space of v."""
+    """Return S^-1 v on the Krylov space of v."""
     nodes, vectors = space.ritz
     return space.basis.new_tensor(vectors @ (space.beta * vectors[0] / nodes)) @ space.basis[:-1]

@@ -2,11 +2,11 @@
 
     Phi_red(theta) = Phi(W(theta), theta),     Phi(W, theta) = misfit(Z(theta) W') + alpha_1/2 |B theta|^2 + alpha_2/2 |W|^2
 
-Evaluating it costs one forward pass. Its gradient is the partial derivative of Phi in theta, since grad_W Phi = 0 at W(theta);
-in its Gauss-Newton matrix the head follows: d outputs = P J_F d_theta (see `gnvpro.head.sensitivity`).
+Evaluating it costs one forward pass. Its gradient is the partial derivative of Phi in theta, since grad_W Phi = 0 at
+W(theta); in its Gauss-Newton matrix the head follows: d outputs = P J_F d_theta (see `gnvpro.head.sensitivity`).
 
-A point remembers its forward pass, as far as memory allows (see `gnvpro.network.passes`) and until it is asked to free it; the
-gradient (one backward pass) and products with the curvature (two passes each) are computed when asked for.
+A point keeps its forward pass, as far as memory allows (see `gnvpro.network.passes`), until `free`. The gradient
+(one backward pass) and products with the curvature (two passes each) are computed on demand.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class EvaluatedPoint(ABC):
-    """An objective at one x: its forward pass, and its gradient once it was asked for."""
+    """An objective at one x: its forward pass, and its gradient after the first request."""
 
     problem: Problem
     x: Tensor
@@ -62,11 +62,11 @@ class EvaluatedPoint(ABC):
     @property
     @abstractmethod
     def outputs(self) -> Tensor:
-        """The outputs on the samples."""
+        """Outputs on the samples."""
 
     @property
     def accuracy(self) -> float | None:
-        """The share of samples classified right; None where the loss does not classify."""
+        """Share of samples classified correctly; None if the loss does not classify."""
         return self.problem.misfit.accuracy(self.outputs)
 
     @abstractmethod
@@ -74,25 +74,25 @@ class EvaluatedPoint(ABC):
 
     @property
     def has_gradient(self) -> bool:
-        """Whether the gradient has been computed."""
+        """True if the gradient has been computed."""
         return self._gradient.made
 
     def gradient(self) -> Tensor:
-        """Its gradient in x: one backward pass, the first time."""
+        """Return the gradient in x; costs one backward pass the first time."""
         return self._gradient()
 
     def free(self) -> None:
-        """Free what the forward pass left."""
+        """Free the forward pass."""
         self.linearization.free()
 
 
 @dataclass(frozen=True)
 class ReducedPoint(EvaluatedPoint):
-    """The reduced objective at one theta, with the head that is optimal there."""
+    """The reduced objective at one theta, with the optimal head."""
 
-    start: WarmStart | None  # where the elimination began
+    start: WarmStart | None  # start of the elimination
     fit: HeadFit | None  # None if the features are too large to be eliminated, or the head to be stored
-    few: Misfit  # whose head `fit` is: the problem's misfit, or its targets rotated to fewer
+    few: Misfit  # the misfit behind `fit`: the problem's misfit, or its targets rotated to fewer
 
     @property
     def theta(self) -> Tensor:
@@ -106,7 +106,7 @@ class ReducedPoint(EvaluatedPoint):
 
     @property
     def outputs(self) -> Tensor:
-        """The outputs on the samples."""
+        """Outputs on the samples."""
         return self.full.outputs
 
     @property
@@ -117,7 +117,7 @@ class ReducedPoint(EvaluatedPoint):
 
     @cached_property
     def full(self) -> HeadFit:
-        """The elimination for all targets, where `fit` is of rotated ones."""
+        """The elimination for all targets, if `fit` is for rotated ones."""
         problem = self.problem
         if self.few is problem.misfit:
             return self._fit
@@ -125,7 +125,7 @@ class ReducedPoint(EvaluatedPoint):
 
     @property
     def trouble(self) -> str:
-        """Why there is no head here, and what to do."""
+        """Reason why there is no head here, and what to do."""
         if not within_range(self.problem, self.Z):
             return (
                 "the model's features are not finite here, or so large that their squares overflow, though inputs and "
@@ -138,7 +138,7 @@ class ReducedPoint(EvaluatedPoint):
 
     @cached_property
     def misfit(self) -> float:
-        """The mean loss on the samples."""
+        """Mean loss on the samples."""
         if self.fit is None:
             return math.nan
         return self.fit.misfit(self.fit.W) if self.fit.misfit else self.few.value(self.fit.outputs)
@@ -153,13 +153,13 @@ class ReducedPoint(EvaluatedPoint):
 
     @cached_property
     def sensitivity(self) -> HeadSensitivity:
-        """How the eliminated head and the outputs move with the features."""
+        """Motion of the eliminated head and the outputs with the features."""
         problem = self.problem
         return HeadSensitivity(self.Z, problem.network.n_features, problem.misfit, self.full, problem.head_penalty)
 
     @cached_property
     def rotated(self) -> HeadSensitivity:
-        """The same for targets rotated to fewer: for gradient and curvature, which the rotation does not change."""
+        """Return the point for targets rotated to fewer: the rotation changes neither gradient nor curvature."""
         if self.few is self.problem.misfit:
             return self.sensitivity
         return HeadSensitivity(self.Z, self.problem.network.n_features, self.few, self._fit, self.problem.head_penalty)
@@ -169,7 +169,7 @@ class ReducedPoint(EvaluatedPoint):
         return vjp + self.problem.theta_penalty.hessian_mv(self.x)
 
     def curvature(self) -> LinearOperator:
-        """Its Gauss-Newton matrix: two passes per product."""
+        """Return the Gauss-Newton matrix, two passes per product."""
         with self.problem.meter.inner_clock():
             on_features = self.rotated.curvature
         jvp, vjp = self.linearization.jvp, self.linearization.vjp
@@ -177,31 +177,31 @@ class ReducedPoint(EvaluatedPoint):
         return symmetric(tuple(self.x.shape), lambda v: vjp(on_features.mv(jvp(v))) + penalty(v))
 
     def jacobian(self) -> LinearOperator:
-        """d outputs / d theta with the head following."""
+        """Return d outputs / d theta, with the head following."""
         shapes = tuple(self.x.shape), tuple(self.linearization.features.shape)
         feature_jacobian = LinearOperator(*shapes, self.linearization.jvp, self.linearization.vjp)
         return self.sensitivity.output_jacobian @ feature_jacobian
 
 
 class ReducedObjective(Objective):
-    """Phi_red: the head is eliminated at every theta."""
+    """The function Phi_red: the head is eliminated at every theta."""
 
     def at(self, x: Tensor, near: ReducedPoint | None = None) -> ReducedPoint:
-        """Evaluate at theta = x; the elimination may start from the head of a point near by."""
+        """Evaluate at theta = x; the elimination may start from the head of `near`."""
         return self.start(x, near.fit.warm_start if near and near.fit else None)
 
     def probe(self, x: Tensor, near: ReducedPoint) -> ReducedPoint:
-        """The same where no derivative will be asked for: nothing of the forward pass is kept."""
+        """Evaluate at theta = x without derivatives: the forward pass is not kept."""
         return self.start(x, near.fit.warm_start if near.fit else None, keep=False)
 
     def start(self, x: Tensor, start: WarmStart | None, keep: bool = True) -> ReducedPoint:
-        """Evaluate at theta = x, the elimination starting from a given head."""
+        """Evaluate at theta = x; the elimination starts from a given head."""
         problem = self.problem
         passes = problem.passes if keep else replace(problem.passes, kept=0.0)
         linearization = problem.network.linearize(x, problem.inputs, passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, problem.network.bias)
         fit, few = None, few_targets(problem)
-        in_one_pass = isinstance(Z, Rows) and isinstance(problem.eliminator, LeastSquares)  # which finds out by itself
+        in_one_pass = isinstance(Z, Rows) and isinstance(problem.eliminator, LeastSquares)  # which checks this itself
         if in_one_pass or within_range(problem, Z):
             with problem.meter.inner_clock():
                 fit = problem.eliminator.fit(Z, few, problem.head_penalty, start)
@@ -218,14 +218,14 @@ def few_targets(problem: Problem) -> Misfit:
     return problem.misfit.rotated if exact and isinstance(problem.eliminator, LeastSquares) else problem.misfit
 
 
-MAX_SQUARES = 1e100  # of the features, added up: products of the inner Hessian with itself must not overflow
+MAX_SQUARES = 1e100  # of the sum of squared features: products of the inner Hessian with itself must not overflow
 
 
 def within_range(problem: Problem, Z: Tensor) -> bool:
-    """Whether features are finite, and small enough for the arithmetic of the elimination."""
+    """Return True if features are finite, and small enough for the arithmetic of the elimination."""
     return float(problem.misfit.over.sum(sum_of_squares, Z)) < MAX_SQUARES
 
 
 def sum_of_squares(Z: Tensor) -> Tensor:
-    """Of all entries."""
+    """Return the sum of squares of all entries."""
     return Z.square().sum()

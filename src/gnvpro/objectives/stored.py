@@ -1,9 +1,9 @@
-"""The objective of the model as it is stored, if that is in fewer digits than the passes run in.
+"""The objective of the model as it is stored, if that has fewer digits than the passes.
 
     theta' = rounded theta,   W' = rounded W   or   rounded argmin_W Phi(W, theta'), whichever has the lower objective
 
-Rounding to float32 seldom matters. It does for large heads of opposite signs, and for models in bfloat16: there the head that
-is eliminated again at the rounded theta makes up for much of what rounding theta has cost.
+Rounding to float32 rarely matters. It does for large heads of opposite signs, and for models in bfloat16:
+eliminating the head again at the rounded theta then compensates for much of the rounding of theta.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from gnvpro.head.eliminator import WarmStart
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
-SAME = 1e-3  # relative difference of objectives that is no news
+SAME = 1e-3  # relative difference of objectives that counts as equal
 
 
 def rounded_point(problem: Problem, value: float | None) -> ReducedPoint | None:
-    """Return the best point that the user's model can hold; None if rounding changes nothing to speak of.
+    """Return the best point that the user's model can hold; None if rounding has no notable effect.
 
-    `value` is the objective before rounding; None computes it. The model that computes is left at the rounded parameters.
+    `value` is the objective before rounding; None computes it. The model that computes is left at the rounded
+    parameters.
     """
     if not problem.working.is_copy:
         return None

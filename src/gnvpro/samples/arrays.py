@@ -1,7 +1,7 @@
 """Arrays on disk: np.memmap, datasets of h5py, arrays of zarr, anything with a length that can be sliced.
 
-Only the slice that a pass is at is read. Pages of a memory map are handed back now and then: they stay in the system's cache of
-files, and do not add up in this process.
+Only the current slice of a pass is read. Pages of a memory map are released from time to time: they stay in the
+system's file cache, and do not accumulate in this process.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ MAX_MAPPED_BYTES = 50_000_000  # of a memory map
 
 
 def is_on_disk(value: Any) -> bool:
-    """Whether an array is to be read slice by slice; tensors, arrays in memory, tables and lists are not."""
+    """Return True if an array is read slice by slice: not tensors, arrays in memory, tables and lists."""
     if isinstance(value, np.memmap):
         return True
     if isinstance(value, Tensor | np.ndarray | np.generic | Mapping | Sequence | Dataset | DataLoader | type):
         return False
-    has_length = hasattr(value, "__len__") or bool(getattr(value, "shape", ()))  # an array of zarr has a shape only
+    has_length = hasattr(value, "__len__") or bool(getattr(value, "shape", ()))  # a zarr array has only a shape
     if is_table(value) or not (has_length and hasattr(value, "__getitem__")):
         return False
     return not any(hasattr(value, name) for name in ("__array_interface__", "__dlpack__", "__buffer__", "to_numpy"))
 
 
 def holds_arrays_on_disk(value: Any) -> bool:
-    """Whether it is one, or several of which one is."""
+    """Return True for such an array, or several values with at least one."""
     if isinstance(value, Mapping):
         return any(map(is_on_disk, value.values()))
     return any(map(is_on_disk, value)) if is_several(value) else is_on_disk(value)
 
 
 class Pages:
-    """The pages of a memory map that this process holds; private changes (mode "c") would be lost by handing them back."""
+    """The pages of a memory map that this process holds; releasing them would lose private changes (mode "c")."""
 
     def __init__(self, array: Any) -> None:
         given = isinstance(array, np.memmap) and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED")
@@ -52,14 +52,14 @@ class Pages:
         self._before = mapped_bytes()
 
     def tidy(self) -> None:
-        """Hand them back once they are many: mapping them again takes longer than reading a few hundred samples."""
+        """Release the pages once they are many: mapping them again takes longer than reading a few hundred samples."""
         if self._map is not None and not mapped_bytes() <= self._before + MAX_MAPPED_BYTES:
             self._map.madvise(mmap.MADV_DONTNEED)
             self._before = mapped_bytes()
 
 
 def mapped_bytes() -> float:
-    """What this process holds of files; not a number where the system does not say."""
+    """Return the bytes of files that this process holds; NaN if the system does not report them."""
     try:
         with open("/proc/self/statm", "rb") as counts:
             return int(counts.read().split()[2]) * mmap.PAGESIZE
@@ -80,20 +80,20 @@ class Sliceable:
         return len(self.array) if shape is None else int(shape[0])
 
     def read(self, start: int, stop: int) -> Tensor:
-        """A slice, as a tensor of its own."""
+        """Return a slice as a separate tensor."""
         if isinstance(self.array, Tensor):
             return self.array[start:stop].detach()
         return self._tensor(self.array[start:stop])
 
     def take(self, indices: Tensor) -> Tensor:
-        """Some samples, read in the order in which they lie."""
+        """Return some samples, read in the order of the file."""
         if isinstance(self.array, Tensor):
             return self.array[indices.to(self.array.device)].detach()
         wanted, place = np.unique(indices.cpu().numpy(), return_inverse=True)
         return self._tensor(self._chosen(wanted))[torch.from_numpy(place)]
 
     def _chosen(self, wanted: np.ndarray[Any, Any]) -> Any:
-        """Samples of increasing number; one by one where the array has no other way."""
+        """Return samples of increasing number; one by one if the array supports nothing else."""
         if len(wanted) and wanted[-1] - wanted[0] + 1 == len(wanted):
             return self.array[int(wanted[0]) : int(wanted[-1]) + 1]
         if isinstance(self.array, np.ndarray):
@@ -117,7 +117,7 @@ class Sliceable:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Samples from arrays, at least one of which is on disk."""
+    """Samples from arrays, at least one of them on disk."""
 
     positional: tuple[Sliceable, ...]
     named: Mapping[str, Sliceable]
@@ -126,7 +126,7 @@ class Arrays:
 
     @staticmethod
     def of(name: str, inputs: Any, targets: Any, weights: Any = None) -> Arrays:
-        """From what the user gave; lengths that differ are a ValueError."""
+        """Build the source from the user's arguments; lengths that differ raise a ValueError."""
         if isinstance(inputs, Mapping):
             positional: tuple[Sliceable, ...] = ()
             named = {key: _sliceable(f"{name}[{key!r}]", value) for key, value in inputs.items()}
@@ -151,26 +151,26 @@ class Arrays:
 
     @property
     def expected(self) -> float:
-        """Samples in a pass."""
+        """Number of samples in a pass."""
         return len(self)
 
     def first(self, count: int) -> Part:
-        """The first few samples."""
+        """Return the first few samples."""
         return next(self.chunks(count))
 
     def chunks(self, rows: int) -> Iterator[Part]:
-        """One pass, slice by slice."""
+        """Yield one pass, slice by slice."""
         for start in range(0, len(self), rows):
             stop = min(start + rows, len(self))
             yield self._part(lambda array, a=start, b=stop: array.read(a, b))
 
     def take(self, indices: Tensor) -> Part:
-        """The samples of these numbers."""
+        """Return the samples of these numbers."""
         return self._part(lambda array: array.take(indices))
 
     @property
     def takes_fast(self) -> bool:
-        """Of memory maps and tensors; h5py and zarr read whole chunks of their own for each sample."""
+        """True for memory maps and tensors; h5py and zarr read whole chunks of their own for each sample."""
         return all(isinstance(each.array, Tensor | np.ndarray) for each in self._every)
 
     @property

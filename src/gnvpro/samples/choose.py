@@ -1,4 +1,4 @@
-"""What a user's samples are: held in memory, or read again in every pass."""
+"""Choice between samples in memory and samples that are read again in every pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gnvpro.samples.source import Samples
 
 
 def as_stream(name: str, inputs: Any, targets: Any, weights: Any, same_samples: bool = True) -> Samples | None:
-    """The source of samples that are not held; None where all are in memory.
+    """Return the source of samples that are not held in memory; None if all are in memory.
 
-    `same_samples` says whether every pass must have the same.
+    `same_samples`: every pass must have the same samples.
     """
     if is_loader(inputs):
         if targets is not None or weights is not None:

@@ -1,9 +1,9 @@
-"""Several inputs: what a model that is called with more than one argument takes, samples first in each.
+"""Several inputs of a model that is called with more than one argument, samples first in each.
 
     Batch = Tensor | Several       some samples, as the model is called with them
-    Inputs = Batch | Streamed      all samples, held or not
+    Inputs = Batch | Streamed      all samples, held in memory or not
 
-`Several` answers what is asked of a tensor of samples: its length, some of its samples, parts of a size.
+`Several` supports what is used of a tensor of samples: its length, some of its samples, parts of a size.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Several:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of them."""
+        """All tensors."""
         return [*self.positional, *self.named.values()]
 
     @property
     def device(self) -> torch.device:
-        """Where the first of them is."""
+        """Device of the first tensor."""
         return self.tensors[0].device
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Several:
-        """What f makes of each."""
+        """Apply f to each tensor."""
         return Several(tuple(map(f, self.positional)), {name: f(value) for name, value in self.named.items()})
 
     def __len__(self) -> int:
@@ -51,11 +51,11 @@ class Several:
         return self.map(lambda tensor: tensor[samples])
 
     def split(self, size: int) -> list[Several]:
-        """Parts of so many samples."""
+        """Split into parts of `size` samples."""
         return [self[start : start + size] for start in range(0, len(self), size)]
 
     def clone(self) -> Several:
-        """A copy."""
+        """Return a copy."""
         return self.map(torch.Tensor.clone)
 
 
@@ -63,18 +63,18 @@ Batch = Tensor | Several
 
 
 class Streamed(ABC):
-    """Inputs that are not held: all that is known of them without a pass are the first few."""
+    """Inputs that are not held in memory: without a pass, only the first few are known."""
 
     few: Batch
 
     @property
     @abstractmethod
     def takes_fast(self) -> bool:
-        """Whether some samples, by their numbers, are read about as fast as those of a slice."""
+        """True if samples are read by their numbers about as fast as a slice."""
 
     @property
     def device(self) -> torch.device:
-        """Where the chunks are."""
+        """Device of the chunks."""
         return self.few.device
 
     @abstractmethod
@@ -89,14 +89,14 @@ Inputs = Batch | Streamed
 
 
 def tensors_of(batch: Inputs) -> list[Tensor]:
-    """The tensors of some samples; of the first few where samples are not held."""
+    """Return the tensors of some samples; of the first few if samples are not held in memory."""
     if isinstance(batch, Streamed):
         batch = batch.few
     return [batch] if isinstance(batch, Tensor) else batch.tensors
 
 
 def arguments_of(batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """What a model is called with: positional arguments, and those by name."""
+    """Return the positional and named arguments of a model."""
     return ((batch,), {}) if isinstance(batch, Tensor) else (batch.positional, dict(batch.named))
 
 
@@ -112,22 +112,22 @@ def cast(batch: Batch, dtype: torch.dtype | None) -> Batch:
 
 
 def shapes_of(batch: Inputs) -> tuple[tuple[int, ...], ...]:
-    """The shapes of one sample."""
+    """Return the shapes of one sample."""
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors_of(batch))
 
 
 def entries_per_sample(batch: Inputs) -> int:
-    """Numbers that one sample has."""
+    """Return the count of numbers in one sample."""
     return sum(prod(shape) for shape in shapes_of(batch))
 
 
 def description(batch: Inputs) -> str:
-    """Shapes and dtypes, for messages."""
+    """Return shapes and dtypes, for messages."""
     return ", ".join(f"shape {tuple(tensor.shape)} and {tensor.dtype}" for tensor in tensors_of(batch))
 
 
 def joined(batches: list[Any]) -> Any:
-    """Parts one after the other."""
+    """Join parts in order."""
     first = batches[0]
     if first is None or len(batches) == 1:
         return first

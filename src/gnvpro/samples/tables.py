@@ -1,4 +1,4 @@
-"""What users hand over as samples: tables of pandas, and several arrays at once. pandas itself is not imported."""
+"""User's samples as pandas tables, or several arrays at once. pandas itself is not imported."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def is_table(value: Any) -> bool:
-    """Whether it is a DataFrame of pandas."""
+    """Return True for a DataFrame of pandas."""
     return _is_pandas(value) and hasattr(value, "columns")
 
 
 def is_series(value: Any) -> bool:
-    """Whether it is a Series of pandas."""
+    """Return True for a Series of pandas."""
     return _is_pandas(value) and not hasattr(value, "columns")
 
 
@@ -20,12 +20,12 @@ def _is_pandas(value: Any) -> bool:
 
 
 def is_several(value: Any) -> bool:
-    """Whether it is a tuple or list of arrays, each of them an argument of the model; a list of numbers is an array."""
+    """Return True for a tuple or list of arrays, each an argument of the model; a list of numbers is an array."""
     return isinstance(value, tuple | list) and bool(value) and all(getattr(part, "shape", ()) for part in value)
 
 
 def numeric(name: str, value: Any) -> Any:
-    """A table as an array of its numbers, missing ones as NaN; anything else as it is."""
+    """Return a table as an array of its numbers, missing ones as NaN; return anything else unchanged."""
     if not _is_pandas(value):
         return value
     columns = dict(value.items()) if is_table(value) else {value.name: value}
@@ -38,4 +38,4 @@ def numeric(name: str, value: Any) -> Any:
     if any(content.isna().any() for content in columns.values()):
         return value.to_numpy(dtype="float64", na_value=float("nan"), copy=True)
     kinds = {content.dtype.kind for content in columns.values()}
-    return value.to_numpy(dtype="float64" if "f" in kinds else "int64", copy=True)  # what pandas holds is not writable
+    return value.to_numpy(dtype="float64" if "f" in kinds else "int64", copy=True)  # pandas arrays are not writable

@@ -1,7 +1,7 @@
-"""A user's model as a function that returns features, with the head left out and a derivative that is known.
+"""A user's model as a function that returns features, without the head, with a known derivative.
 
-The model is run as it is, in its own mode and inside whatever wraps it; a hook on the head hands on what the head is given. The
-loss is a number whose derivative in these features is known (`Envelope`); autograd does the rest.
+The model runs unchanged, in its own mode and inside any wrapper; a hook on the head captures its input. The loss is
+a number whose derivative in these features is known (`Envelope`); autograd does the rest.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from gnvpro.samples.several import Batch, Several, arguments_of
 class Envelope(torch.autograd.Function):
     """A number with a known derivative in the features.
 
-    The derivative is scaled before it is rounded to the features' own precision: a `GradScaler` is there to keep
-    entries that half precision does not have.
+    The derivative is scaled before it is rounded to the features' own precision, because a `GradScaler` is used to
+    keep entries that half precision would lose.
     """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, cotangent: Tensor, value: float) -> Tensor:
-        """The number, in float32 at least."""
+        """Return the number, in float32 or better."""
         ctx.save_for_backward(cotangent)
         ctx.dtype = features.dtype
         return torch.tensor(value, dtype=torch.promote_types(features.dtype, torch.float32), device=features.device)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """The derivative, times what comes from above."""
+        """Return the derivative, times the incoming gradient."""
         (cotangent,) = ctx.saved_tensors
         return (grad * cotangent).to(ctx.dtype), None, None
 
 
 def named_head(model: nn.Module, name: str | None) -> tuple[str, nn.Module]:
-    """The layer of that name, or the last one that could be a head."""
+    """Return the layer of that name, or the last one that could be a head."""
     layers = {key: module for key, module in model.named_modules() if could_be_head(module)}
     if not layers:
         raise ValueError(
@@ -53,8 +53,8 @@ def named_head(model: nn.Module, name: str | None) -> tuple[str, nn.Module]:
 def features_of(model: nn.Module, head: nn.Module, inputs: Batch, keep_in_graph: bool = False) -> Tensor:
     """Run the model and return the input of its head.
 
-    DistributedDataParallel wants every parameter to take part, here with a factor 0. A wrapper may run copies of the model,
-    so it is made to return the features; any other model may reshape what its head returns.
+    DistributedDataParallel needs every parameter to take part, here with a factor 0. A wrapper may run copies of the
+    model, so it is made to return the features; any other model may reshape the output of its head.
     """
     given: list[Tensor] = []
     wrapped = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)

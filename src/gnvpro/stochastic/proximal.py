@@ -1,4 +1,4 @@
-"""The objective of a head on a batch, held near another head, and steps towards its minimum.
+"""The objective of a head on a batch, held close to another head, and steps towards its minimum.
 
     misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2
 
@@ -21,7 +21,7 @@ from gnvpro.problem.penalties import ridge
 
 @dataclass(frozen=True)
 class Proximal:
-    """misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2."""
+    """The function misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2."""
 
     Z: Tensor
     misfit: Misfit
@@ -31,45 +31,45 @@ class Proximal:
 
     @property
     def ridge(self) -> float:
-        """The weight of |W|^2 / 2 in all."""
+        """Total weight of |W|^2 / 2."""
         return self.head_penalty + self.proximal
 
     @property
     def rows(self) -> float:
-        """Of the batch, in all processes."""
+        """Rows of the batch in all processes."""
         return float(self.misfit.over.total(self.W_near.new_tensor(float(len(self.Z)))))
 
     def value(self, W: Tensor, outputs: Tensor) -> float:
-        """The objective of a head with these outputs."""
+        """Return the objective of a head with these outputs."""
         away = 0.5 * self.proximal * float((W - self.W_near).square().sum()) if self.proximal else 0.0
         return self.misfit.value(outputs) + ridge(self.head_penalty, W) + away
 
     def gradient(self, W: Tensor, outputs: Tensor) -> Tensor:
-        """Its derivative in W."""
+        """Return the derivative in W."""
         G = self.misfit.over.inner(self.misfit.gradient(outputs), self.Z) + self.head_penalty * W
         return G + self.proximal * (W - self.W_near) if self.proximal else G
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        """Its second derivative, as a map of dW."""
+        """Return the second derivative as a map of dW."""
         apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
         return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.ridge * dW
 
     def hessian_blocks(self, outputs: Tensor) -> Tensor:
-        """Diagonal blocks of the misfit's Hessian, one for each row of W."""
+        """Return the diagonal blocks of the misfit's Hessian, one for each row of W."""
         return self.misfit.over.sum(weighted_squares, self.Z, self.misfit.hessian_diagonal(outputs))
 
     def blocks(self, outputs: Tensor) -> Tensor:
-        """Their Cholesky factors, with the penalty and the proximal weight."""
+        """Return their Cholesky factors, with the penalty and the proximal weight."""
         return factors(self.hessian_blocks(outputs), self.ridge)
 
 
 def block_solver(blocks: Tensor) -> Callable[[Tensor], Tensor]:
-    """The inverse of the blocks, from a Cholesky factor for each row of W."""
+    """Return the inverse of the blocks, from a Cholesky factor for each row of W."""
     return lambda R: torch.cholesky_solve(R[:, :, None], blocks)[:, :, 0]
 
 
 def factors(blocks: Tensor, ridge: float) -> Tensor:
-    """A Cholesky factor for each block."""
+    """Return a Cholesky factor for each block."""
     blocks = blocks.clone()
     blocks.diagonal(dim1=1, dim2=2).add_(ridge)
     return torch.stack([damped_cholesky(block)[0] for block in blocks])

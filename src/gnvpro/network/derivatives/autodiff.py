@@ -1,4 +1,4 @@
-"""Features at one theta and their derivatives there, by automatic differentiation: for networks without formulas of their own.
+"""Features at one theta and their derivatives by automatic differentiation, for networks without formulas.
 
 vjp        J' u, a backward pass
 jvp        J v: J' u is linear in u, so differentiating it once more along v costs about another backward pass
@@ -29,9 +29,11 @@ def linearize_by_autodiff(
     split: Callable[[Tensor], Params],
     join: Callable[[Params], Tensor],
 ) -> FeatureLinearization:
-    """The features `run(params, inputs)` and their derivatives; `split` and `join` turn theta into params and back.
+    """Return the features `run(params, inputs)` and their derivatives; `split` and `join` convert theta to params and
+    back.
 
-    Checkpoints and adjoints run the model again in a backward pass, so it takes place with the model `at` the same params.
+    Checkpoints and adjoints run the model again in a backward pass, so it takes place with the model `at` the same
+    params.
     """
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     variables = tuple(leaves.values())
@@ -77,7 +79,7 @@ def linearize_by_autodiff(
 
 
 def sample_jacobian(run: Callable[[Params, Any], Tensor], params: Params, inputs: Batch, seeds: Tensor) -> Rows:
-    """(numel, m, n) by parameter, from seeds (m, n, n_features)."""
+    """Return (numel, m, n) by parameter, from seeds (m, n, n_features)."""
 
     def of_one(sample: Any, own_seeds: Tensor) -> Params:
         alone = sample[0][0][None] if isinstance(inputs, Tensor) else Several(*sample)[None]
@@ -85,7 +87,7 @@ def sample_jacobian(run: Callable[[Params, Any], Tensor], params: Params, inputs
         return torch.func.vmap(pull)(own_seeds)[0]
 
     with warnings.catch_warnings():
-        # nothing that the user could do: recurrent layers, for example, have no batched kernel
+        # the user cannot avoid these warnings: recurrent layers, for example, have no batched kernel
         warnings.filterwarnings("ignore", message="There is a performance drop")
         rows = torch.func.vmap(of_one)(arguments_of(inputs), seeds.transpose(0, 1))
     m, n = seeds.shape[:2]

@@ -1,14 +1,15 @@
-"""Everything the dense solver does with a per-sample Jacobian, as a function of its blocks.
+"""Operations of the dense solver on a per-sample Jacobian, as functions of its blocks.
 
-Rows of linear layers stay the outer products g x that they are (`protocol.OuterBlock`), so that sums over seeds and samples
-come m times cheaper:
+Rows of linear layers stay outer products g x (`protocol.OuterBlock`), so that sums over seeds and samples are m
+times cheaper:
 
     sum_mn g[o] x[i] g'[o'] x'[i']  =  sum_n (sum_m g[o] g'[o']) (x[i] x'[i'])                 a small matrix product
 
     add_square   A += J J'        sum_with, sum_weighted_with   sum_n J (x) y
     times        J v              reseed                        R_n J_n, other seeds
 
-Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an `OuterBlock`.
+Legend: J is (directions, m, n): parameter-major, m seeds, n samples. A block is a tensor of that shape or an
+`OuterBlock`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Blocks:
     blocks: tuple[Block, ...]
 
     def __iter__(self) -> Iterator[tuple[slice, Block]]:
-        """Each block and its directions."""
+        """Yield each block and its directions."""
         start = 0
         for block in self.blocks:
             stop = start + block.shape[0]
@@ -51,7 +52,7 @@ class Blocks:
             done.append((rows, block))
 
     def times(self, v: Tensor) -> Tensor:
-        """J v, for v (n, m)."""
+        """Return J v, for v (n, m)."""
         v = v.T.contiguous()
         parts = []
         for block in self.blocks:
@@ -87,7 +88,7 @@ class Blocks:
         return torch.cat(parts)
 
     def reseed(self, R: Tensor) -> Blocks:
-        """R_n J_n, for R (m', n, m)."""
+        """Return R_n J_n, for R (m', n, m)."""
         weights = R.transpose(1, 2)  # (m', m, n)
         return Blocks(
             tuple(
@@ -112,13 +113,13 @@ def _add_product(out: Tensor, left: Block, right: Block) -> None:
 
 
 def _add_dense_outer(out: Tensor, dense: Tensor, outer: OuterBlock) -> None:
-    size = 32  # rows at a time, so that what is summed stays in the cache
+    size = 32  # rows at a time, so that the summands stay in the cache
     for target, rows in zip(out.split(size), dense.split(size), strict=True):
         target.add_(_columns(_over_seeds(rows, outer.g) @ outer.x.T, outer))
 
 
 def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
-    """Sum over m of left (o, m, n) and right (p, m, n): (o, p, n). Samples last, a loop is faster than einsum."""
+    """Sum over m of left (o, m, n) and right (p, m, n): (o, p, n). With samples last, a loop is faster than einsum."""
     out = left[:, None, 0] * right[:, 0]
     for m in range(1, left.shape[1]):
         out.addcmul_(left[:, None, m], right[:, m])
@@ -126,12 +127,12 @@ def _over_seeds(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _columns(values: Tensor, block: OuterBlock) -> Tensor:
-    """Values for (..., o, i) as columns, one for each row of the block."""
+    """Return values for (..., o, i) as columns, one for each row of the block."""
     return torch.cat([values[..., :-1].flatten(-2), values[..., -1]], -1) if block.bias else values.flatten(-2)
 
 
 def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
-    """sum_n (sum_m g[o] g'[p]) x[i] x'[j]; holds whichever is smaller: products of inputs, or of seeds and an input."""
+    """Add sum_n (sum_m g[o] g'[p]) x[i] x'[j]; stores whichever is smaller: products of inputs, or of seeds and an input."""
     (o, p), (i, j) = (len(left.g), len(right.g)), (len(left.x), len(right.x))
     if i > o * p:
         weights = i - left.bias
@@ -150,7 +151,7 @@ def _add_outer_outer(out: Tensor, left: OuterBlock, right: OuterBlock) -> None:
 
 
 def _sum_in_parts(samples: int, entries: int, of: Callable[[slice], Tensor]) -> Tensor:
-    """The sum over samples, as many at a time as their products may take, given how many a sample has."""
+    """Sum over samples in parts whose products fit into the limit, given the entries per sample."""
     size = max(1, MAX_PRODUCT_ENTRIES // entries)
     total = of(slice(0, size))
     for k in range(size, samples, size):
@@ -159,13 +160,13 @@ def _sum_in_parts(samples: int, entries: int, of: Callable[[slice], Tensor]) -> 
 
 
 def _products(left: OuterBlock, right: OuterBlock, samples: slice) -> Tensor:
-    """(o p, i j) from some samples."""
+    """Return (o p, i j) from some samples."""
     seeded = _over_seeds(left.g[:, :, samples], right.g[:, :, samples])
     return seeded.flatten(0, 1) @ (left.x[:, None, samples] * right.x[:, samples]).flatten(0, 1).T
 
 
 def _unique_square(block: OuterBlock, samples: slice) -> Tensor:
-    """The same of a block with itself, each pair once: (pairs of o, pairs of i)."""
+    """Return the products of a block with itself, each pair once: (pairs of o, pairs of i)."""
     seeded, device = _over_seeds(block.g[:, :, samples], block.g[:, :, samples]), block.x.device
     k, l = torch.triu_indices(len(seeded), len(seeded), device=device)
     return seeded[k, l] @ unique_products(block.x[:, samples]).T

@@ -1,13 +1,13 @@
 """The output of a network at a point together with its derivative there, by hand-written formulas.
 
-What the forward pass computed (layer inputs, slopes of the activations) is kept, and nothing known at the point is computed
-again. Chains of layers with a rule in `rules` are covered, and so is any module with a method
+The results of the forward pass (layer inputs, slopes of the activations) are stored and never computed again.
+Formulas cover chains of layers with a rule in `rules`, and any module with a method
 
     linearize(params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None
 
-which is how a network of your own joins in. `params` maps the names of the parameters to differentiate (relative to the
-module) to the values to use; a parameter that is missing there is frozen at the module's own value. Modules are taken
-in evaluation mode: dropout is the identity.
+by which your own network provides them. `params` maps the names of the parameters to differentiate (relative to the
+module) to the values to use; a missing parameter is frozen at the module's own value. Modules run in evaluation
+mode: dropout is the identity.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gnvpro.network.derivatives.rules import rule_for
 
 @torch.no_grad()
 def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
-    """Linearise `module` at `params` and `inputs`; None when some layer has no rule."""
+    """Linearise `module` at `params` and `inputs`; None if a layer has no rule."""
     return None if params and is_shared(module) else linearize_unshared(module, params, inputs)
 
 
 @torch.no_grad()
 def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
-    """The same for a module that is known not to share a parameter: looking takes longer than a small layer does."""
+    """Linearise a module that is known not to share a parameter; the check takes longer than a small layer."""
     made = _linearize(module, params, inputs)
     if made is None:
         return None
@@ -57,9 +57,9 @@ def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) 
 
 
 def is_shared(module: nn.Module) -> bool:
-    """Whether some parameter is used in two places.
+    """Return True if a parameter is used in two places.
 
-    It has one name there, so the layers could not tell it from a frozen one.
+    It has one name there, so the layers could not distinguish it from a frozen one.
     """
     every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
     return len(every) > len(set(every))
@@ -72,7 +72,7 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
     for key, value in params.items():
         name, _, rest = key.partition(".")
         below.setdefault(name, {})[rest] = value
-    for name, child in module._modules.items():  # `named_children` leaves out a layer that is used a second time
+    for name, child in module._modules.items():  # `named_children` omits a layer that is used a second time
         assert child is not None
         own = below.get(name, {})
         made = _linearize(child, own, output)
@@ -83,7 +83,7 @@ def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) 
             links += [Link(link.part, {key: f"{name}.{own}" for key, own in link.names.items()}) for link in part.links]
         else:
             links.append(Link(part, {key: f"{name}.{key}" for key in own}))
-    if sum(len(link.names) for link in links) < len(params):  # some belong to no layer
+    if sum(len(link.names) for link in links) < len(params):  # some parameters belong to no layer
         return None
     return Chain(output, tuple(links))
 
@@ -98,14 +98,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers one after the other: the chain rule."""
+    """Layers in sequence: the chain rule."""
 
     output: Tensor
     links: tuple[Link, ...]
 
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """First layer to last; layers before the first moving one are skipped."""
+        """Go from the first layer to the last; layers before the first moving one are skipped."""
         d = d_inputs
         for link in self.links:
             if d is not None or link.names:
@@ -114,12 +114,12 @@ class Chain:
 
     @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
-        """Last layer to first."""
+        """Go from the last layer to the first."""
         return self._backwards(lambda part, c, onward: part.vjp(c, onward), cotangent, want_inputs)
 
     @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """Last layer to first, m cotangents at once."""
+        """Go from the last layer to the first, with m cotangents at once."""
         return self._backwards(lambda part, c, onward: part.jacobian(c, onward), seeds, want_inputs)
 
     def _backwards(
@@ -128,7 +128,7 @@ class Chain:
         cotangent: Tensor,
         want_inputs: bool,
     ) -> tuple[dict[str, Any], Tensor | None]:
-        """Through the layers from the last to the first that is needed; what each has for its parameters, by name."""
+        """Go through the layers from the last to the first that is needed; return the parts of their parameters by name."""
         first = 0 if want_inputs else next((i for i, link in enumerate(self.links) if link.names), len(self.links))
         found: dict[str, Any] = {}
         pulled: Tensor | None = cotangent

@@ -6,10 +6,12 @@
     normalise   y = w N(x) + b       dy = w N'(x) dx + N(x) dw + db   N' is its own transpose
     the rest (pooling, reshaping, nothing) has no parameters, and a derivative that is a fixed linear map
 
-Only what can be different from zero is asked for: something moves in every `jvp`. Layers do not hold their outputs, which
-the next layer holds as its inputs; nor do they switch gradients off, which whoever runs the chain does once.
+Callers request only what can be nonzero: something moves in every `jvp`. Layers do not store their outputs, which
+the next layer stores as its inputs. They do not switch gradients off either; the caller does that once for the
+chain.
 
-Between layers of features the seeds (m, n, features) are stored features first, so that the permutations below cost nothing.
+Between layers of features the seeds (m, n, features) are stored features first, so that the permutations below cost
+nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class LinearLayer:
     trainable: frozenset[str]
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """dx w' + x dw' + db."""
+        """Return dx w' + x dw' + db."""
         flat = self.inputs.reshape(-1, self.inputs.shape[-1])
         d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
         d: Tensor | None = None
@@ -59,7 +61,7 @@ class LinearLayer:
         return gradients, matmul_small(c, self.weight).view(self.inputs.shape) if want_inputs else None
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """Outer products of seeds and inputs; axes between sample and feature are summed."""
+        """Return outer products of seeds and inputs; axes between sample and feature are summed."""
         m, n = seeds.shape[:2]
         rows: dict[str, Block] = {}
         if seeds.dim() == 3:
@@ -110,7 +112,7 @@ class ConvLayer:
         return d_inputs, d_weight
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """w * dx + dw * x + db."""
+        """Return w * dx + dw * x + db."""
         d_weight, d_bias = d_params.get("weight"), d_params.get("bias")
         if d_inputs is None:
             return self._convolve(self.inputs, torch.zeros_like(self.weight) if d_weight is None else d_weight, d_bias)
@@ -132,7 +134,7 @@ class ConvLayer:
         return gradients, d_inputs
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """Products of seeds and image patches, summed over the positions."""
+        """Return products of seeds and image patches, summed over the positions."""
         m, n = seeds.shape[:2]
         rows: dict[str, Block] = {}
         if "weight" in self.trainable:
@@ -159,16 +161,16 @@ class Pointwise:
     slope: Tensor
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """f'(x) dx."""
+        """Return f'(x) dx."""
         assert d_inputs is not None
         return d_inputs * self.slope
 
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
-        """f'(x) c."""
+        """Return f'(x) c."""
         return {}, cotangent * self.slope if want_inputs else None
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """f'(x) seeds."""
+        """Return f'(x) seeds."""
         return {}, seeds * self.slope if want_inputs else None
 
 
@@ -183,7 +185,7 @@ class NormLayer:
     slope: Callable[[Tensor], Tensor]  # N'(x), applied to tangents (..., n, ...) of any number of leading axes
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """w N'(x) dx + N(x) dw + db."""
+        """Return w N'(x) dx + N(x) dw + db."""
         d = torch.zeros_like(self.normalised) if d_inputs is None else self.weight * self.slope(d_inputs)
         if "weight" in d_params:
             d = d + d_params["weight"].reshape(self.weight.shape) * self.normalised
@@ -196,7 +198,7 @@ class NormLayer:
         return gradients, None if pulled is None else pulled[0]
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Products of seeds and normalised inputs, summed over the positions that share a weight."""
+        """Return products of seeds and normalised inputs, summed over the positions that share a weight."""
         own = (*seeds.shape[:2], *[1] * (seeds.dim() - 2 - self.weight.dim()), *self.weight.shape)
         rows = {name: seeds * self.normalised if name == "weight" else seeds for name in self.trainable}
         summed = {name: row.sum_to_size(own).flatten(2).permute(2, 0, 1) for name, row in rows.items()}
@@ -211,16 +213,16 @@ class Fixed:
     backward: Callable[[Tensor], Tensor]
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """The linear map."""
+        """Apply the linear map."""
         assert d_inputs is not None
         return self.forward(d_inputs)
 
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
-        """Its transpose."""
+        """Apply its transpose."""
         return {}, self.backward(cotangent) if want_inputs else None
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """Its transpose, on the seeds as if each were a sample."""
+        """Apply its transpose to the seeds as if each were a sample."""
         if not want_inputs:
             return {}, None
         return {}, self.backward(seeds.flatten(0, 1)).unflatten(0, seeds.shape[:2])

@@ -1,12 +1,13 @@
-"""What a derivative offers: a layer's and a network's, with the blocks that per-sample Jacobians come in.
+"""Protocols for the derivatives of a layer and of a network, and the blocks of per-sample Jacobians.
 
     jvp        d_output   = J_params d_params + J_inputs d_inputs       one direction, forward
     vjp        (J_params' c, J_inputs' c)                               one cotangent, backward
     jacobian   the same for m cotangents per sample, sample by sample   what the exact Gauss-Newton step needs
 
-A per-sample Jacobian is parameter-major: (numel, m, n) for m seeds and n samples. The derivative in the weight (o, i) of a
-linear layer is a product, g[o, m, n] x[i, n]. An `OuterBlock` leaves it as one, which takes o m n + i n numbers instead
-of o i m n, and makes sums over seeds and samples m times cheaper (see `blocks`). Whoever has no such product returns tensors.
+A per-sample Jacobian is parameter-major: (numel, m, n) for m seeds and n samples. The derivative in the weight (o,
+i) of a linear layer is a product, g[o, m, n] x[i, n]. An `OuterBlock` keeps the factors, which takes o m n + i n
+numbers instead of o i m n, and makes sums over seeds and samples m times cheaper (see `blocks`). Other layers return
+tensors.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class OuterBlock:
-    """The rows g[o] x[i] of a Jacobian, (o i, m, n), not multiplied out.
+    """The rows g[o] x[i] of a Jacobian, (o i, m, n), as factors.
 
-    With a bias the last x is one everywhere, and its rows g[o] stand after those of the weight.
+    With a bias the last x is one everywhere, and its rows g[o] come after those of the weight.
     """
 
     g: Tensor  # (o, m, n)
@@ -32,28 +33,28 @@ class OuterBlock:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of the rows multiplied out."""
+        """Shape of the product."""
         return (len(self.g) * len(self.x), self.g.shape[1], self.g.shape[2])
 
     def dense(self) -> Tensor:
-        """The rows multiplied out."""
+        """Return the product."""
         return self.in_order(self.g[:, None] * self.x[:, None])
 
     def in_order(self, values: Tensor) -> Tensor:
-        """Values for (o, i) as those of the rows."""
+        """Return values for (o, i) in the order of the rows."""
         return torch.cat([values[:, :-1].flatten(0, 1), values[:, -1]]) if self.bias else values.flatten(0, 1)
 
     def with_bias(self) -> OuterBlock:
-        """With rows g[o] for a bias of the same layer."""
+        """Return the block with rows g[o] for a bias of the same layer."""
         return OuterBlock(self.g, torch.cat([self.x, torch.ones_like(self.x[:1])]), bias=True)
 
     def to(self, like: Tensor) -> OuterBlock:
-        """In the dtype of another tensor."""
+        """Return the block in the dtype of another tensor."""
         return OuterBlock(self.g.to(like), self.x.to(like), self.bias)
 
 
 Block = Tensor | OuterBlock
-Rows = Mapping[str, Block | list[OuterBlock]]  # by parameter; a list where its rows come from several layers
+Rows = Mapping[str, Block | list[OuterBlock]]  # by parameter; a list if its rows come from several layers
 Gradients = tuple[dict[str, Tensor], Tensor | None]
 
 
@@ -61,17 +62,17 @@ class Layer(Protocol):
     """Derivative of a module at a point; the first axis of inputs and outputs counts samples."""
 
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
-        """Directional derivative; `d_inputs` None means that the inputs do not move."""
+        """Return the directional derivative; `d_inputs` None means that the inputs do not move."""
 
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Transpose of `jvp`: gradients by parameter, and the cotangent of the inputs if wanted."""
 
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
-        """Per-sample derivatives (numel, m, n) of seeds (m, n, *output), and the seeds pulled back to the inputs."""
+        """Return per-sample derivatives (numel, m, n) of seeds (m, n, *output), and the seeds pulled back to the inputs."""
 
 
 class Linearization(Layer, Protocol):
-    """The same together with the output: what a module's own `linearize(params, inputs)` returns."""
+    """A layer derivative together with the output: the result of a module's own `linearize(params, inputs)`."""
 
     @property
     def output(self) -> Tensor:
@@ -87,6 +88,6 @@ class FeatureLinearization:
     vjp: Callable[[Tensor], Tensor]
     # seeds (m, rows, n_features) -> by chunks: which rows, and their (numel, m, rows) by parameter; m passes in all
     jacobian: Callable[[Tensor], Iterator[tuple[slice, Rows]]]
-    free: Callable[[], None] = lambda: None  # frees what the forward pass left; it is made again where asked for
-    depends: bool = True  # whether the features depend on theta at all
-    parts: Any = None  # where samples are not held: the same of each chunk, as `gnvpro.linalg.rows.Rows`
+    free: Callable[[], None] = lambda: None  # frees the forward pass; it is repeated when needed
+    depends: bool = True  # True if the features depend on theta at all
+    parts: Any = None  # for samples that are not held in memory: the same for each chunk, as `gnvpro.linalg.rows.Rows`

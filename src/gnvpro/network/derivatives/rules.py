@@ -1,7 +1,7 @@
-"""Which layer has which derivative: from a module, its parameters and its inputs to its output and its derivative in `layers`.
+"""Rules that map a module, its parameters and its inputs to its output and its derivative in `layers`.
 
 A rule belongs to a forward method, not to a class: a subclass that keeps its parent's forward keeps its rule. A rule
-returns None for options it does not cover.
+returns None for options without a formula.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _avg_pool(module: nn.AvgPool2d, params: Mapping[str, Tensor], inputs: Tensor
     shape = inputs.shape[1:]
 
     def backward(c: Tensor) -> Tensor:
-        # The kernel asks for the inputs but reads only their shape.
+        # The kernel needs the inputs as an argument but reads only their shape.
         like = c.new_empty(len(c), *shape)
         return torch.ops.aten.avg_pool2d_backward(c.contiguous(), like, *options)
 
@@ -62,7 +62,7 @@ def _max_pool(module: nn.MaxPool2d, params: Mapping[str, Tensor], inputs: Tensor
         return None
     sizes = (_pair(size) for size in (module.kernel_size, module.stride, module.padding, module.dilation))
     output, index = torch.ops.aten.max_pool2d_with_indices(inputs, *sizes, module.ceil_mode)
-    shape, index = inputs.shape[1:], index.flatten(2)  # where in its image each largest entry stands
+    shape, index = inputs.shape[1:], index.flatten(2)  # position of each maximum in its image
 
     def backward(c: Tensor) -> Tensor:
         pulled = c.new_zeros(len(c), shape[0], shape[1] * shape[2])
@@ -86,7 +86,7 @@ def _layer_norm(module: nn.LayerNorm, params: Mapping[str, Tensor], inputs: Tens
 
 
 def _batch_norm(module: Any, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, NormLayer] | None:
-    """As in evaluation: with the means and variances that the module has gathered."""
+    """Apply batch normalisation as in evaluation, with the running means and variances."""
     if module.training or module.running_mean is None:
         return None
     shape = (-1, *[1] * (inputs.dim() - 2))
@@ -97,7 +97,7 @@ def _batch_norm(module: Any, params: Mapping[str, Tensor], inputs: Tensor) -> tu
 def _affine(
     module: nn.Module, params: Mapping[str, Tensor], x: Tensor, shape: Sequence[int], slope: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, NormLayer]:
-    """Weight and bias, which broadcast in that shape, of the normalised x."""
+    """Apply weight and bias, which broadcast in that shape, to the normalised x."""
     own, bias = _value(module, params, "weight"), _value(module, params, "bias")
     weight = x.new_ones(1) if own is None else own.reshape(shape)
     output = weight * x if bias is None else weight * x + bias.reshape(shape)
@@ -130,7 +130,7 @@ def _relu(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tu
 
 
 def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Pointwise]:
-    """Slope by one backward pass."""
+    """Compute the slope by one backward pass."""
     with torch.enable_grad():
         x = inputs.detach().requires_grad_()
         y = module(x.clone())  # some activations work in place
@@ -170,7 +170,7 @@ RULES: dict[type[nn.Module], Rule] = {
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """Rule of a layer, or None."""
+    """Return the rule of a layer, or None."""
     for kind in type(module).__mro__:
         if kind in RULES:
             return RULES[kind] if type(module).forward is kind.forward else None

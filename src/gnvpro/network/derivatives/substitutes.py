@@ -1,7 +1,7 @@
-"""Operations of torch whose second derivative is missing, or not a number, computed by others that have one.
+"""Substitutes for torch operations whose second derivative is missing or NaN.
 
-Products with the Jacobian differentiate a backward pass once more. Where a model has one of these operations, they are
-replaced while its features are computed; a model without them never comes here.
+Products with the Jacobian differentiate a backward pass once more. If a model contains one of these operations, the
+substitute runs while its features are computed. Other models are not affected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Bags of equal size, one per row: look up, then reduce."""
+    """Look up bags of equal size, one per row, then reduce."""
     if offsets is not None or max_norm is not None:
         raise NotImplementedError("embedding_bag with offsets or max_norm has no second derivative")
     rows = nn.functional.embedding(input, weight)
@@ -44,12 +44,12 @@ def _embedding_bag(
 
 
 def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-    """Distances from differences."""
+    """Compute distances from differences."""
     return torch.linalg.vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, -1)
 
 
 def _logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """Sums over ever longer stretches: every entry takes in the stretch before its own, which doubles each time."""
+    """Sum over stretches of doubling length: each entry absorbs the stretch before its own."""
     total = input.movedim(dim, -1)
     stretch = 1
     while stretch < total.shape[-1]:
@@ -59,7 +59,7 @@ def _logcumsumexp(input: Tensor, dim: int) -> Tensor:
 
 
 def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """A straight line between zero and one."""
+    """Compute a straight line clipped between zero and one."""
     output = (input / 6 + 0.5).clamp(0, 1)
     return input.copy_(output) if inplace else output
 
@@ -74,7 +74,7 @@ SUBSTITUTES: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class Substituted(TorchFunctionMode):
-    """While it is on, the operations in `SUBSTITUTES` are computed by others that have second derivatives."""
+    """Within this block, the operations in `SUBSTITUTES` are computed by others that have second derivatives."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return SUBSTITUTES.get(func, func)(*args, **(kwargs or {}))
