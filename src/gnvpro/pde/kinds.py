@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from gnvpro.minimize.status import Status
 from gnvpro.pde import core
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.features import Domain, Kind
@@ -48,6 +49,8 @@ class Trial:
     kind: Kind
     features: nn.Module
     system: System
+    ways: Ways
+    of_zero: float  # the misfit of the field zero
     region: core.TrustRegion[EquationPoint] | None
     check: Check
     spent: float = 0.0  # operations
@@ -55,17 +58,34 @@ class Trial:
     stuck: bool = False  # no step is left
 
     @staticmethod
-    def begin(kind: Kind, domain: Domain, outputs: int, equations: Sequence[Equation], seed: int) -> Trial:
-        """A candidate with its head eliminated."""
+    def begin(
+        kind: Kind,
+        domain: Domain,
+        outputs: int,
+        equations: Sequence[Equation],
+        seed: int,
+        start: Callable[[Tensor], Tensor] | None = None,
+    ) -> Trial:
+        """A candidate whose field begins at zero, or near a function of the points."""
         features = kind.build(domain, seed)
         own = Field(features, outputs, domain.dimension)
         system = System(own, equations)
-        objective = Ways.choose(system.linear, "auto").objective(system, FIRST_PENALTY, Meter())
-        point = objective.start(system.x(), own.W())
-        region = None
+        if start is not None:
+            own.store_head(_fit(own, system.groups[0][1], start))
+        ways = Ways.choose(system.linear, "auto")
+        ways.together = ways.together and start is None  # near a solution the head follows by Newton's method
+        made = Trial(kind, features, system, ways, zero_value(system), None, Check(system, seed))
+        made._enter(system.x(), own.W())
+        return made
+
+    def _enter(self, theta: Tensor, W: Tensor) -> None:
+        """Begin the loop at a point."""
+        point = self.ways.objective(self.system, FIRST_PENALTY, Meter()).start(theta, W)
+        self.region = None
         if point.fit is not None:
-            region = core.TrustRegion(objective, local_model, point, None, core.NielsenRule())
-        return Trial(kind, features, system, region, Check(system, seed))
+            self.region = core.TrustRegion(
+                self.ways.objective(self.system, FIRST_PENALTY, Meter()), local_model, point, None, core.NielsenRule()
+            )
 
     @property
     def cost(self) -> float:
@@ -82,8 +102,12 @@ class Trial:
         if self.region is None:
             return
         while self.spent < allowance and not self.stuck:
-            self.stuck = self.region.iterate() is None
+            self.stuck = self.region.iterate() is None and not self.ways.stuck(self.region.point.value)
             self.spent += self.cost
+            if self.ways.look(self.region.point.value, self.of_zero) or self.region.status is not Status.RUNNING:
+                self._enter(self.region.point.theta, self.region.point.W)
+                if self.region is None:
+                    return
         point = self.region.point
         misfit = self.check.misfit(self.check.seen(point.theta, point.fitted))
         self.misfit = misfit if math.isfinite(misfit) else math.inf
@@ -92,6 +116,14 @@ class Trial:
         """Write the parameters that were found into the features."""
         if self.region is not None:
             self.system.store(self.region.point.theta, self.region.point.W)
+
+
+@torch.no_grad()
+def _fit(field: Field, points: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
+    """The head with which the field is closest to these values."""
+    features = field.features(points)
+    Z = torch.cat([features, torch.ones_like(features[:, :1])], 1)
+    return torch.linalg.lstsq(Z, values(points), rcond=1e-10, driver="gelsd").solution.T
 
 
 def best_kind(
@@ -104,7 +136,6 @@ def best_kind(
 ) -> Trial:
     """The candidate that short runs prefer, trained as far as they went."""
     trials = [Trial.begin(kind, domain, outputs, equations, seed) for kind in CANDIDATES]
-    of_zero = zero_value(trials[0].system)
     limit = policy.trial_operations
     if seconds is not None:
         limit = policy.trial_share * seconds * policy.operations_per_second
@@ -114,7 +145,7 @@ def best_kind(
         for trial in trials:
             trial.advance(allowance)
         trials.sort(key=lambda trial: trial.misfit)
-        if trials[0].misfit <= SOLVED * of_zero:
+        if trials[0].misfit <= SOLVED * trials[0].of_zero:
             break
         trials = [trial for trial in trials if trial.misfit <= policy.keep_within * trials[0].misfit]
         allowance *= policy.longer
@@ -129,23 +160,27 @@ def choose_features(
     seconds: float | None,
     policy: EquationPolicy,
     processes: Processes,
-) -> str:
-    """Give a field the features that short runs prefer, and return a sentence about it; the first process decides."""
+) -> tuple[str, float]:
+    """Give a field the features that short runs prefer; the first process decides.
+
+    Returns a sentence about it, and the misfit on fresh points relative to the field zero.
+    """
     domain = u.domain
     assert domain is not None
 
-    def found() -> tuple[int, float]:
+    def found() -> tuple[int, float, float]:
         trial = best_kind(domain, u.outputs, equations, seed, seconds, policy)
         u.take(trial.features, trial.system.field.W())
-        return CANDIDATES.index(trial.kind), trial.misfit
+        return CANDIDATES.index(trial.kind), trial.misfit, trial.misfit / (trial.of_zero or 1.0)
 
-    index, misfit = processes.from_first(found)
+    index, misfit, relative = processes.from_first(found)
     u.kind = CANDIDATES[index]
     if not processes.is_first:  # the run hands on the parameters
         features = u.kind.build(domain, seed)
         width = features(torch.zeros(1, domain.dimension, dtype=torch.float64)).shape[1]
         u.take(features, torch.zeros(u.outputs, width + 1, dtype=torch.float64))
-    return f"features: {u.kind}, the best of {len(CANDIDATES)} kinds by the misfit on fresh points ({misfit:.1e})"
+    kinds = f"features: {u.kind}, the best of {len(CANDIDATES)} kinds by the misfit on fresh points ({misfit:.1e})"
+    return kinds, relative
 
 
 def wider(domain: Domain, kind: Kind, seed: int) -> Callable[[Field, int], str]:

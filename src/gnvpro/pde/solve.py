@@ -26,10 +26,11 @@ from gnvpro.pde.core import Checkpoint, History, Listener, Record, Status
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.kinds import choose_features, wider
+from gnvpro.pde.march import can_march, march
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.run import Run, Settings
 from gnvpro.pde.verdict import ending, estimated_error, verdict
-from gnvpro.policy import Policy, as_policy
+from gnvpro.policy import EquationPolicy, Policy, as_policy
 from gnvpro.processes import Processes
 
 if TYPE_CHECKING:
@@ -175,10 +176,14 @@ def solve(
     watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
     core.warn_of_modes(u, stacklevel=4)
     with processes.noting_failures(), core.evaluating(u):
-        began, widen, chosen = clock(), None, []
+        began, rows, widen, chosen = clock(), as_policy(policy).equations, None, []
         if u.domain is not None:
             if not u.chosen:
-                chosen = [choose_features(u, checked, seed, seconds, as_policy(policy).equations, processes)]
+                sentence, misfit = choose_features(u, checked, seed, seconds, rows, processes)
+                chosen = [sentence]
+                alone = processes.alone and checkpoint is None
+                if alone and iterations is None and misfit > rows.march_above and can_march(u, checked):
+                    return _marched(u, checked, seed, rows, lambda: clock() - began, seconds, watchers, tolerance)
             widen = wider(u.domain, u.kind, seed)
         if seconds is not None:
             settings = replace(settings, seconds=max(0.0, seconds - (clock() - began)))
@@ -199,3 +204,29 @@ def solve(
             error,
             tolerance,
         )
+
+
+def _marched(
+    u: Field,
+    equations: list[Equation],
+    seed: int,
+    rows: EquationPolicy,
+    spent: Callable[[], float],
+    seconds: float | None,
+    listeners: list[Listener],
+    tolerance: float,
+) -> Result:
+    """The result of marching in time."""
+    assert u.domain is not None
+    assert u.domain.time is not None
+    made = march(u, equations, seed, rows, spent, seconds, listeners)
+    made.store(u)
+    reached = made.slabs[-1].end if made.slabs else float(u.domain.low[u.domain.time])
+    notes = [f"marched in time in {len(made.slabs)} slabs: the misfit of short runs over all times stayed high"]
+    if made.status is not Status.CONVERGED:
+        notes.append(
+            f"the last time was not reached: the field is solved up to {reached:.4g} and that slab goes on beyond"
+        )
+    error, residuals = made.error, made.residuals(equations)
+    status = verdict(made.status, error, tolerance)
+    return Result(u, status, made.history, residuals, notes + ending(made.status, error, tolerance), error, tolerance)

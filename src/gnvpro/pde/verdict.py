@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -42,9 +44,34 @@ OWN_ENDS = {Status.SETTLED, Status.CONVERGED, Status.STEP_TOO_SMALL}
 ORDER_OF_DATA = 0.1  # estimated error above which a run is not solved, however it ended
 
 
-@torch.no_grad()
-def estimated_error(system: System, equations: list[Equation], seed: int) -> float:
+@dataclass(frozen=True)
+class Correction:
+    """The solution of the error equation for a field."""
+
+    field: Field  # with the estimated error taken away
+    error: float  # sum of squares of the estimated error over some points
+    size: float  # sum of squares of the field there
+    explained: float  # share of the squared residual that the estimate explains
+
+    @property
+    def relative(self) -> float:
+        """Estimated relative error; infinite if the field is zero or nothing is explained."""
+        if self.error == 0.0 and self.explained == 1.0:  # no residual
+            return 0.0
+        if self.size == 0.0 or not self.explained > 0.0:
+            return math.inf
+        return math.sqrt(self.error / self.size) / self.explained
+
+
+def estimated_error(system: System, equations: Sequence[Equation], seed: int) -> float:
     """Estimated relative error (L2) of the field that the system's field module holds."""
+    found = correction(system, equations, seed)
+    return math.inf if found is None else found.relative
+
+
+@torch.no_grad()
+def correction(system: System, equations: Sequence[Equation], seed: int) -> Correction | None:
+    """The field's error by one linear solve on fresh points; None if something there is not finite."""
     field = system.field
     fresh = [_fresh(equation, SEED + 101 * seed + i) for i, equation in enumerate(equations)]
     points = torch.cat([site.points for equation in fresh for site in equation.compiled.sites])
@@ -61,21 +88,16 @@ def estimated_error(system: System, equations: list[Equation], seed: int) -> flo
     if system.constants:  # unknown constants are wrong too: more columns
         Z = torch.cat([Z, linearised.jacobian_in_constants(carried, x, W, made.parts)], 1)
     if not (bool(torch.isfinite(Z).all()) and bool(torch.isfinite(residual).all())):
-        return math.inf
-    size = float(residual.square().sum())
-    if size == 0.0:
-        return 0.0
-    left, change_of_all = _least_squares(Z, residual)
-    dW = change_of_all[: W.numel()].view_as(W)
-    explained = 1.0 - float(left.square().sum()) / size
+        return None
+    left, change = _least_squares(Z, residual)
+    dW = change[: W.numel()].view_as(W)
+    wider.store_head(W + dW)
     inside = max((e for e in fresh if e.compiled.own is not None), key=lambda e: e.rows, default=fresh[0])
     where = inside.compiled.sites[0].points
-    change = wider.features(where) @ dW[:, :-1].T + dW[:, -1]
-    values = field(where)
-    if not bool(values.any()):
-        return math.inf
-    error = float(change.norm() / values.norm())
-    return error / explained if explained > 0 else math.inf
+    error = wider.features(where) @ dW[:, :-1].T + dW[:, -1]
+    size = float(residual.square().sum())
+    explained = 1.0 if size == 0.0 else 1.0 - float(left.square().sum()) / size
+    return Correction(wider, float(error.square().sum()), float(field(where).square().sum()), explained)
 
 
 def verdict(status: Status, error: float, tolerance: float) -> Status:
