@@ -1,7 +1,7 @@
 """Values that the steps of a run can compute again: evaluated points, local models, factors.
 
-The run owns the cache, and one law holds: a cache may be dropped at any time without changing a bit. What is computed again
-after that is not counted as work, because it was counted the first time.
+The run owns the cache. One law holds: dropping a cache at any time changes no bit of the result. What is then
+computed again does not count as work, because it was counted the first time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Cache:
         self._kept: dict[str, tuple[tuple[object, ...], Any]] = {}
 
     def keep(self, name: str, value: object, *owners: object) -> None:
-        """Remember a value for these owners; forget the last value of this name."""
+        """Store a value for these owners; drop the last value of this name."""
         self._kept[name] = owners, value
 
     def recall(self, name: str, make: Callable[[], T], *owners: object) -> T:
-        """The value kept for these very owners; otherwise make it again, without counting work."""
+        """Return the value kept for these very owners; otherwise make it again, without counting work."""
         kept = self._kept.get(name)
         if kept is not None and all(own is other for own, other in zip(kept[0], owners, strict=True)):
             value: T = kept[1]

@@ -1,4 +1,4 @@
-"""The methods by name."""
+"""Names of methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHODS: dict[str, Callable[[], Method]] = {
 
 
 def as_method(method: str | Method, solver: str | Solver | None) -> Method:
-    """The method of that name with its defaults, or the object itself; with this solver, where one is given."""
+    """Return the method of that name with its defaults, or the object itself, with this solver if one is given."""
     given = method
     if isinstance(method, str):
         method = METHODS[check_choice("method", method, METHODS)]()

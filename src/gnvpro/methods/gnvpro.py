@@ -22,7 +22,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {"auto": Auto, "dense": Dense, "hybri
 
 
 def as_solver(solver: str | Solver) -> Solver:
-    """The solver of that name with its defaults, or the object itself."""
+    """Return the solver of that name with its defaults, or the object itself."""
     if isinstance(solver, str):
         return SOLVERS[check_choice("solver", solver, SOLVERS)]()
     if isinstance(solver, type) or not callable(getattr(solver, "begin", None)):
@@ -34,7 +34,7 @@ def as_solver(solver: str | Solver) -> Solver:
 
 
 def why_no_products(method: str, problem: Problem) -> str | None:
-    """Why Gauss-Newton steps cannot be made for this model, and what can."""
+    """Return why Gauss-Newton steps are impossible for this model, and what works instead."""
     trouble = problem.network.no_products
     return trouble and f"method={method!r} cannot be used: {trouble}; use method='lbfgs-vpro' or 'adam'"
 
@@ -78,7 +78,7 @@ class GNvpro(BatchedMethod):
         return solver.choose(problem, self.batches is None).why if isinstance(solver, Auto) else ()
 
     def why_not(self, problem: Problem) -> str | None:
-        """Why the solver cannot be used."""
+        """Return why the solver cannot be used."""
         if (trouble := why_no_products(self.name, problem)) is not None:
             return trouble
         solver = self._solver
@@ -110,11 +110,11 @@ class GaussNewton(BatchedMethod):
         object.__setattr__(self, "solver", solver)
 
     def why_not(self, problem: Problem) -> str | None:
-        """Why products with the Jacobian cannot be had."""
+        """Return why products with the Jacobian are not available."""
         return why_no_products(self.name, problem)
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LoopState:
-        """Evaluate the first model; the head is a variable, and eliminated only to have a first value."""
+        """Evaluate the first model; the head is a variable, and eliminated only for its first value."""
         objective, loop = problem.full, self._loop(problem, budget, cache)
         if start.W is None:
             point = objective.same_as(problem.reduced.start(start.theta, None))
@@ -125,7 +125,7 @@ class GaussNewton(BatchedMethod):
     def step(
         self, problem: Problem, state: LoopState, budget: Budget, cache: Cache
     ) -> tuple[LoopState, StepReport | Status]:
-        """One trial step, and the gradient at the point that it led to."""
+        """Take one trial step, and compute the gradient at the point that it reached."""
         return self._loop(problem, budget, cache).step(state)
 
     def _loop(self, problem: Problem, budget: Budget, cache: Cache) -> Loop[FullPoint]:

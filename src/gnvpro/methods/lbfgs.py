@@ -1,11 +1,11 @@
 """L-BFGSvpro: quasi-Newton steps by `torch.optim.LBFGS` on the reduced objective.
 
-Phi_red and its gradient (two passes) are evaluated at every point that the strong-Wolfe search asks for.
+Phi_red and its gradient (two passes) are evaluated at every point of the strong-Wolfe search.
 
-Where the objective is concave along a direction, as far from a minimum, torch's search extrapolates by a hundredth of its last
-step. That gains nothing, and the cubic through two points so close together is all rounding errors: whether the next step is
-a hundredth again or several times as long then differs from one order of summation to another. So the search is
-called off there, and begins again from ten times as far.
+If the objective is concave along a direction, as it may be far from a minimum, torch's search extrapolates by a
+hundredth of its last step. This gains nothing, and the cubic through two points so close together consists of
+rounding errors: whether the next step is again a hundredth or several times as long then depends on the order of
+summation. So the search is stopped, and restarted ten times as far away.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
-CREEPING = 0.05  # share of its length by which a search goes on where the objective is concave
-PASSES = 2  # of a point: its value and its gradient
-FARTHER = 10.0  # times as far as the farthest point, the search begins again
+CREEPING = 0.05  # extrapolation, relative to the length of the search, that counts as creeping on a concave objective
+PASSES = 2  # passes per point: its value and its gradient
+FARTHER = 10.0  # the search restarts this many times as far as its farthest point
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A point without the memory of its forward pass."""
+    """A point without its forward pass."""
 
     problem: Problem
     theta: Tensor
@@ -47,12 +47,12 @@ class Evaluated:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of samples classified right; None where the loss does not classify."""
+        """Share of samples classified correctly; None if the loss does not classify."""
         return self.problem.misfit.accuracy(self.outputs)
 
 
 def evaluated(point: ReducedPoint) -> Evaluated:
-    """Value and gradient of the reduced objective: the forward pass is forgotten after the backward pass."""
+    """Return value and gradient of the reduced objective; the forward pass is freed after the backward pass."""
     gradient = point.gradient()
     assert point.fit is not None
     reached = point.theta, point.W, point.outputs, point.value, point.misfit
@@ -77,7 +77,7 @@ class LBFGSvpro(BatchedMethod):
         check_count("LBFGSvpro: history_size", self.history_size, 1)
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LBFGSState:
-        """The first point, with its gradient if the budget lasts for it."""
+        """Evaluate the first point, with its gradient if the budget allows it."""
         point = problem.reduced.start(start.theta, start.warm)
         first = iterate_at(point)
         optimizer = self.optimizer(first.theta)[1].state_dict()
@@ -90,12 +90,12 @@ class LBFGSvpro(BatchedMethod):
         return LBFGSState(iterate=first, gradient_norm=norm, start=point.start, optimizer=optimizer)
 
     def optimizer(self, theta: Tensor) -> tuple[Tensor, torch.optim.LBFGS]:
-        """torch's L-BFGS, and the variable that it moves."""
+        """Return torch's L-BFGS, and the variable that it moves."""
         variable = nn.Parameter(theta.clone())
         optimizer = torch.optim.LBFGS(
             [variable],
             max_iter=1,
-            max_eval=25,  # the line search may take what is left of these
+            max_eval=25,  # the line search may use the rest of these
             history_size=self.history_size,
             tolerance_grad=0.0,
             tolerance_change=0.0,
@@ -106,7 +106,7 @@ class LBFGSvpro(BatchedMethod):
     def step(
         self, problem: Problem, state: LBFGSState, budget: Budget, cache: Cache
     ) -> tuple[LBFGSState, StepReport | Status]:
-        """One quasi-Newton direction and the line search along it."""
+        """Take one quasi-Newton direction and search along it."""
         theta = state.iterate.theta
         if state.gradient_norm is None:
             before = evaluated(cache.recall("point", lambda: problem.reduced.start(theta, state.start), state.iterate))
@@ -119,7 +119,7 @@ class LBFGSvpro(BatchedMethod):
         try:
             search.run(variable, optimizer, state.optimizer)
             after = search.at(variable.detach()) or before
-        except _Spent:  # in the middle of the search, so there is no next direction; nor is there work for one
+        except _Spent:  # in the middle of the search, so there is no next direction, nor work for one
             after = min(search.seen, key=lambda point: point.value)
             if after is before:
                 return state, Status.WORK_SPENT
@@ -134,7 +134,7 @@ class LBFGSvpro(BatchedMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class LBFGSState(MethodState):
-    """Adds the start of the elimination at theta and the memory of torch's optimiser."""
+    """The base state, the start of the elimination at theta, and the memory of torch's optimiser."""
 
     start: WarmStart | None
     optimizer: dict[str, Any]
@@ -148,11 +148,11 @@ class LineSearch:
         self.seen = [before]
 
     def at(self, theta: Tensor) -> Evaluated | None:
-        """The point at theta, if it has been evaluated."""
+        """Return the point at theta, if it has been evaluated."""
         return next((point for point in self.seen if torch.equal(point.theta, theta)), None)
 
     def evaluate(self, theta: Tensor) -> Evaluated:
-        """The point at theta, evaluated if it is a new one."""
+        """Return the point at theta; evaluate it if it is new."""
         known = self.at(theta)
         if known is not None:
             return known
@@ -165,14 +165,14 @@ class LineSearch:
         return self.seen[-1]
 
     def run(self, variable: Tensor, optimizer: torch.optim.LBFGS, memory: dict[str, Any]) -> None:
-        """Move the variable; start again from farther away as long as the search creeps."""
+        """Move the variable; restart from farther away as long as the search creeps."""
 
         def closure() -> Tensor:
             point = self.evaluate(variable.detach())
             variable.grad = point.gradient
             return torch.tensor(point.value, dtype=torch.float64)
 
-        rate = 1.0  # the first step of the search is multiplied by it
+        rate = 1.0  # factor of the first step of the search
         while True:
             with torch.no_grad():
                 variable.copy_(self.before.theta)
@@ -189,7 +189,7 @@ class LineSearch:
 
 
 def _creeps(theta: Tensor, seen: list[Evaluated]) -> bool:
-    """Whether the search goes on from its last point, the farthest so far, by next to nothing."""
+    """Return True if the search continues from its last point, the farthest so far, by almost nothing."""
     before = seen[0].theta
     last = float(torch.linalg.vector_norm(seen[-1].theta - before))
     farthest = max(float(torch.linalg.vector_norm(point.theta - before)) for point in seen)
@@ -198,14 +198,14 @@ def _creeps(theta: Tensor, seen: list[Evaluated]) -> bool:
 
 
 class _Creeping(Exception):
-    """The search extrapolates by next to nothing."""
+    """Raised if the search extrapolates by almost nothing."""
 
 
 class _Spent(Exception):
-    """The budget does not last for another point of the line search."""
+    """Raised if the budget is too small for another point of the line search."""
 
 
 def _wall(theta: Tensor, before: Evaluated) -> Evaluated:
-    """Where the features overflow, the line search sees a value that no step may reach, rising along the step."""
+    """Return a value that no step may reach, rising along the step, for points at which the features overflow."""
     high = 1e10 * max(1.0, abs(before.value))
     return Evaluated(before.problem, theta, before.W, before.outputs, high, high, theta - before.theta)

@@ -1,8 +1,8 @@
 """Optimisers of `torch.optim` on the full objective, such as ADAM and Nesterov's method.
 
-They go through the training set in random batches; one iteration is one epoch, two passes. As in a plain PyTorch loop the
-parameters stay in the network's own dtype; gradients come from the layers' own derivatives where these have some, which
-takes half the time where batches are small. theta and W are one tensor each: the optimisers go entry by entry.
+They use the training set in random batches; one iteration is one epoch, two passes. As in a plain PyTorch loop the
+parameters stay in the network's own dtype. Gradients come from the layers' own derivatives if these exist, which
+takes half the time for small batches. theta and W are one tensor each, so an optimiser must work entry by entry.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class TorchOptimizer(Method):
             )
 
     def usual_work(self, by_seconds: bool = False) -> float:
-        """Work units where none are given: with a learning rate, an objective does not settle."""
+        """Return the default work budget: at a constant learning rate an objective does not settle."""
         return math.inf if by_seconds else USUAL_WORK
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> TorchState:
-        """The model at theta, with an eliminated head if none is given."""
+        """Return the model at theta, with an eliminated head if none is given."""
         W = start.W
         if W is None:
             W = problem.reduced.start(start.theta, None).W
@@ -99,7 +99,7 @@ class TorchOptimizer(Method):
     def step(
         self, problem: Problem, state: TorchState, budget: Budget, cache: Cache
     ) -> tuple[TorchState, StepReport | Status]:
-        """One epoch, in an order that follows from the seed and the number of the epoch."""
+        """Train for one epoch, in an order determined by the seed and the number of the epoch."""
         theta, W = self._variables(problem, state.iterate.theta, state.iterate.W)
         optimizer = self.factory([theta, W], lr=self.lr)
         if state.optimizer:
@@ -116,7 +116,7 @@ class TorchOptimizer(Method):
 
     @staticmethod
     def _variables(problem: Problem, theta: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies in the dtype of the network, for the optimiser to move."""
+        """Return copies in the dtype of the network, for the optimiser to move."""
         network = problem.network
         dtypes = [part.dtype for part in network.split(theta).values()]
         return theta.to(reduce(torch.promote_types, dtypes, network.dtype), copy=True), W.to(network.dtype, copy=True)
@@ -124,7 +124,7 @@ class TorchOptimizer(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchState(MethodState):
-    """The number of epochs so far, the seed of their orders, and what the optimiser remembers."""
+    """The number of epochs so far, the seed of their orders, and the memory of the optimiser."""
 
     epoch: int
     seed: int
@@ -134,7 +134,7 @@ class TorchState(MethodState):
 def _gradients(
     problem: Problem, batch: RandomBatch, theta: Tensor, W: Tensor, passes: PassPlan
 ) -> tuple[Tensor, Tensor]:
-    """Gradients in theta and W of the objective on a batch."""
+    """Return gradients in theta and W of the objective on a batch."""
     network, misfit = problem.network, batch.misfit
     at, head = theta.to(torch.float64), W.to(torch.float64)
     linearization = network.linearize(at, batch.inputs, passes, problem.meter, misfit.over)
@@ -147,7 +147,7 @@ def _gradients(
 
 
 def _evaluate(problem: Problem, theta: Tensor, W: Tensor) -> Iterate:
-    """The objective over all samples; a reading, not work."""
+    """Evaluate the objective over all samples; this is not work."""
     network = problem.network
     theta, W = theta.to(torch.float64, copy=True), W.to(torch.float64, copy=True)
     features = network.features(theta, problem.inputs, problem.passes)
@@ -155,7 +155,7 @@ def _evaluate(problem: Problem, theta: Tensor, W: Tensor) -> Iterate:
 
 
 def iterate_with_head(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor, provisional: bool = False) -> Iterate:
-    """A model with any head, from its features on the samples of a problem."""
+    """Return a model with any head, from its features on the samples of a problem."""
     outputs = matmul_small(Z, W.T)
     misfit = problem.misfit.value(outputs)
     value = misfit + problem.theta_penalty.value(theta) + ridge(problem.head_penalty, W)
@@ -164,7 +164,7 @@ def iterate_with_head(problem: Problem, theta: Tensor, W: Tensor, Z: Tensor, pro
 
 @dataclass(frozen=True)
 class RandomBatch:
-    """Some of the samples: those of this process, and how many there are in all."""
+    """Some of the samples: the local ones, and their number over all processes."""
 
     inputs: Batch
     misfit: Misfit
@@ -173,20 +173,20 @@ class RandomBatch:
 
 
 def batch_passes(passes: PassPlan) -> PassPlan:
-    """The passes over a batch, which is held: a chunk is kept also where the samples it is from are not held."""
+    """Return the passes over a batch, which is in memory even if the samples are not."""
     return passes if passes.kept else PassPlan(passes.size, 1.0)
 
 
 def loader_batch_size(problem: Problem) -> int | None:
-    """Samples in a batch of the user's own loader; None where batches are drawn here."""
+    """Return the batch size of the user's own loader; None if batches are drawn here."""
     stream = problem.inputs
     return stream.own_batch_size if isinstance(stream, Stream) else None
 
 
 def random_batches(problem: Problem, size: int, *seeds: int, first: int = 0) -> Iterator[RandomBatch]:
-    """One epoch in batches, in an order that the seeds decide, from the one with the number `first` on.
+    """Yield one epoch in batches, in an order determined by the seeds, starting with batch number `first`.
 
-    Of a DataLoader its own batches in its own order, all of them.
+    A DataLoader provides its own batches in its own order, all of them.
     """
     if isinstance(problem.inputs, Stream) and problem.inputs.own_batch_size is not None:
         for inputs, misfit in problem.inputs.batches(problem.misfit.over):
@@ -197,5 +197,5 @@ def random_batches(problem: Problem, size: int, *seeds: int, first: int = 0) -> 
 
 
 def seeded_permutation(n: int, *seeds: int) -> Tensor:
-    """A random order of n samples that depends on the seeds alone, so that a resumed run draws it again."""
+    """Return a random order of n samples that depends on the seeds alone, so that a resumed run draws it again."""
     return torch.from_numpy(np.random.default_rng(seeds).permutation(n))

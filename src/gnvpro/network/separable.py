@@ -1,14 +1,15 @@
-"""A user's nn.Module seen as features and a head: the features at theta, and their linearisation.
+"""A user's nn.Module as features and a head: the features at theta, and their linearisation.
 
     outputs = features(inputs, theta) W'
 
-The features are the input of the head, flattened to rows: one per sample, or one per pixel (1x1 convolution) or position
-(linear layer on sequences). theta is one float64 vector (`network.parameters`); the network computes in its own dtype.
+The features are the input of the head, flattened to rows: one per sample, or one per pixel (1x1 convolution) or
+position (linear layer on sequences). theta is one float64 vector (`network.parameters`); the network computes in its
+own dtype.
 
-Derivatives come from the layers' own formulas (`derivatives.chain`) where all layers have one, otherwise by automatic
+Derivatives come from the layers' own formulas (`derivatives.chain`) if all layers have one, otherwise from automatic
 differentiation (`derivatives.autodiff`).
 
-A network holds no settings of a run: how passes are chunked and where work is counted is handed to each of them.
+A network holds no settings of a run: the chunking of passes and the counter of work are arguments of each pass.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from gnvpro.network.places import intact
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, cast, entries_per_sample, shapes_of
 
-GENEROUS_NUMBERS = 30  # that a sample may leave behind for each input, unit and feature without being measured
+GENEROUS_NUMBERS = 30  # numbers per input, unit and feature that a sample may occupy without being measured
 EVERY_SAMPLE = SampleSum()
 
 
@@ -55,8 +56,8 @@ class SeparableNetwork(Parameters):
     """Features and head of a model, and the vector theta."""
 
     habits: Habits = field(default_factory=Habits)
-    casts_to: torch.dtype | None = None  # what samples are cast to, if the model computes in another dtype than theirs
-    no_products: str | None = field(default=None, init=False)  # why there are none with the Jacobian and its transpose
+    casts_to: torch.dtype | None = None  # dtype of the passes, if samples have another
+    no_products: str | None = field(default=None, init=False)  # why products with the Jacobian are impossible
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +70,7 @@ class SeparableNetwork(Parameters):
     def of(
         model: nn.Module, inputs: Inputs, head: str | None = None, casts_to: torch.dtype | None = None
     ) -> SeparableNetwork:
-        """A model seen so, tried on a few samples: what cannot be trained is a ValueError; the model is as it was."""
+        """Make a network from a model, after a trial on a few samples; raise a ValueError if it cannot be trained."""
         few = cast(inputs[:2], casts_to)
         with intact(model), evaluating(model):
             with restored(model) as before:
@@ -98,7 +99,7 @@ class SeparableNetwork(Parameters):
             check_state(features, self.run_features({}, few))
             try:
                 alone = self.run_features({}, few[-1:])
-            except Exception:  # BatchNorm, say, has no variance of one sample
+            except Exception:  # BatchNorm, for example, has no variance of one sample
                 alone = features.new_zeros(0)
             check_independence(features, len(few), alone)
         self.no_products = found.products
@@ -106,7 +107,7 @@ class SeparableNetwork(Parameters):
     # -- passes
 
     def features(self, theta: Tensor, inputs: Inputs, passes: PassPlan) -> Tensor:
-        """Features without derivatives, not counted as work: for validation and prediction."""
+        """Return features without derivatives, not counted as work: for validation and prediction."""
         params = self.split(theta)
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, WorkMeter(1), EVERY_SAMPLE).features
@@ -115,7 +116,7 @@ class SeparableNetwork(Parameters):
         )
 
     def features_of_batch(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
-        """Features of some samples as rows, without derivatives."""
+        """Return features of some samples as rows, without derivatives."""
         with torch.no_grad():
             return self._rows_of(params, inputs)
 
@@ -125,7 +126,7 @@ class SeparableNetwork(Parameters):
     def linearize(
         self, theta: Tensor, inputs: Inputs, passes: PassPlan, meter: WorkMeter, over: SampleSum = EVERY_SAMPLE
     ) -> FeatureLinearization:
-        """Features and their Jacobian: one forward pass, of which as much is kept as the plan says."""
+        """Return features and their Jacobian: one forward pass, stored as far as the plan allows."""
         params = self.split(theta)
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, meter, over)
@@ -143,13 +144,13 @@ class SeparableNetwork(Parameters):
     # -- memory
 
     def pass_plan(self, inputs: Inputs, memory: float, most: float = inf) -> PassPlan:
-        """How passes go through these inputs within so many bytes, at most so many samples at a time."""
+        """Return how passes go through these inputs within `memory` bytes and at most `most` samples at a time."""
         return PassPlan.within(memory, self.footprint(inputs, memory), inputs, most)
 
     def footprint(self, inputs: Inputs, memory: float, seeds: int = 0) -> Footprint:
-        """Bytes per sample; zero (not measured) if even a generous bound fits into a quarter of the memory.
+        """Return bytes per sample; zero (not measured) if even a generous bound fits into a quarter of the memory.
 
-        Measuring takes longer than training does where the problem is small.
+        Measuring takes longer than training for small problems.
         """
         numbers = (
             GENEROUS_NUMBERS * (entries_per_sample(inputs) + self._units + self.n_features) + 2 * seeds * self.n_theta
@@ -161,9 +162,9 @@ class SeparableNetwork(Parameters):
         return self.measured(inputs, seeds)
 
     def measured(self, inputs: Inputs, seeds: int = 0) -> Footprint:
-        """Bytes per sample held by a linearisation, and the peak while passes run.
+        """Measure bytes per sample held by a linearisation, and the peak while passes run.
 
-        The passes are one in each direction or, given seeds, so many backward passes for each sample at once.
+        The passes are one in each direction or, with `seeds`, that many backward passes for each sample at once.
         """
         theta = self.theta()
 
@@ -178,12 +179,12 @@ class SeparableNetwork(Parameters):
 
         key = (shapes_of(inputs), seeds)
         if key not in self._footprints:
-            with evaluating(self.model):  # as it will run
+            with evaluating(self.model):  # as in training
                 self._footprints[key] = footprint(passes, inputs[:4])
         return self._footprints[key]
 
     def operations(self, few: Batch) -> Operations:
-        """Count what a forward pass does for each sample, on a few of them."""
+        """Count the operations of a forward pass per sample, on a few samples."""
         key = shapes_of(few)
         if key not in self._operations:
             theta, passes, meter = self.theta(), PassPlan(len(few)), WorkMeter(1)
@@ -192,11 +193,11 @@ class SeparableNetwork(Parameters):
         return self._operations[key]
 
     def why_no_jacobian(self, inputs: Inputs) -> str | None:
-        """Why the Jacobian of every sample cannot be computed; None where it can."""
+        """Return why the per-sample Jacobian cannot be computed; None if it can."""
         if len(self.location.output_shape) != 1:
             return "the head runs on many positions of a sample"
         few, key = cast(inputs[:2], self.casts_to), shapes_of(inputs)
-        if key not in self._no_jacobian:  # asked at every judgement of penalties
+        if key not in self._no_jacobian:  # cached: every evaluation of penalties needs it
             error = self._error_in_rows(few)
             self._no_jacobian[key] = error and f"torch.func.vmap cannot run the model ({error})"
         return self._no_jacobian[key]
@@ -213,14 +214,14 @@ class SeparableNetwork(Parameters):
         return None
 
     def linearize_batch(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
-        """Features of some samples and their Jacobian, all kept."""
+        """Return features of some samples and their Jacobian, all in memory."""
         inputs = cast(inputs, self.casts_to)
         return self._by_layers(params, inputs) or linearize_by_autodiff(
             self._rows_of, self._at, params, inputs, self.split, self.join
         )
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
-        """The layers' own formulas; None where some layer has none."""
+        """Use the layers' own formulas; return None if a layer has none."""
         body, prefix = self._body
         if body is None or not isinstance(inputs, Tensor):
             return None
@@ -243,7 +244,7 @@ class SeparableNetwork(Parameters):
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
 
     def _inside(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Parameters by their names in the feature extractor."""
+        """Return parameters by their names in the feature extractor."""
         prefix = self._body[1]
         if not prefix:
             return params
@@ -251,14 +252,14 @@ class SeparableNetwork(Parameters):
 
     @cached_property
     def _body(self) -> tuple[nn.Module | None, str]:
-        """The feature extractor as a module without shared parameters, and what their names begin with in the model."""
+        """Return the feature extractor as a module without shared parameters, and the prefix of their names in the model."""
         body, prefix = _without_head(self.model, self.location.head), ""
         if self.location.body_name is not None:
             body, prefix = self.model.get_submodule(self.location.body_name), self.location.body_name + "."
         return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
 
     def outputs(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
-        """The model's outputs at these parameters, those of the head included; neither model nor inputs are written to."""
+        """Return the model's outputs at these parameters, including the head's; neither model nor inputs are changed."""
         if self.habits.writes_inputs:
             inputs = inputs.clone()
         positional, named = arguments_of(cast(inputs, self.casts_to))
@@ -267,7 +268,7 @@ class SeparableNetwork(Parameters):
 
     @contextmanager
     def _at(self, params: dict[str, Tensor]) -> Iterator[None]:
-        """The model in evaluation mode at these parameters; what a forward pass does besides computing is undone."""
+        """Run the model in evaluation mode at these parameters; undo the side effects of a forward pass."""
         habits, params = self.habits, self.in_own_kind(params)
         if habits.buffers:
             params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in habits.buffers}}
@@ -275,12 +276,12 @@ class SeparableNetwork(Parameters):
             yield
 
     def run_features(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
-        """Features as the head is given them, without derivatives."""
+        """Return the input of the head, without derivatives."""
         with torch.no_grad():
             return self._run(params, inputs.clone())
 
     def _run(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
-        """The head's input at these parameters."""
+        """Return the head's input at these parameters."""
         with given_to(self.location.head) as features:
             self.outputs(params, inputs)
         return features[-1]
@@ -288,7 +289,7 @@ class SeparableNetwork(Parameters):
 
 @contextmanager
 def given_to(head: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what the head is given."""
+    """Collect the inputs of the head."""
     given: list[Tensor] = []
     handle = head.register_forward_hook(lambda module, args, output: given.append(args[0]))
     try:
@@ -298,13 +299,13 @@ def given_to(head: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _without_head(module: nn.Module, head: nn.Module) -> nn.Module | None:
-    """A chain of the model's own modules with the identity in the head's place; None where the model is not a chain."""
+    """Return a chain of the model's own modules with the identity in place of the head; None if the model is not a chain."""
     if module is head:
         return nn.Identity()
-    hooked = module._forward_hooks or module._forward_pre_hooks  # they may change what the chain computes
+    hooked = module._forward_hooks or module._forward_pre_hooks  # hooks may change the result
     if type(module).forward is not nn.Sequential.forward or hooked:
         return None
-    children = list(module._modules.items())  # `named_children` leaves out a layer that is used a second time
+    children = list(module._modules.items())  # `named_children` omits a layer that is used a second time
     last_name, last = children[-1]
     tail = _without_head(last, head) if last is not None else None
     if tail is None:

@@ -1,20 +1,21 @@
-"""The reduced loss of a batch, for a training loop of one's own.
+"""The reduced loss of a batch, for your own training loop.
 
     phi_b(theta)  =  min_W  misfit_b(Z(theta) W') + a2/2 |W|^2 + rho/2 |W - W_near|^2
 
-The head is not among the parameters: it is eliminated on each batch, near a head that follows the batches (`batch_head`). At
-the minimum W_b the derivative in W is zero, so phi_b changes with theta as the misfit does at a fixed head (the envelope
-theorem):
+The head is not among the parameters: it is eliminated on each batch, close to a head that follows the batches
+(`batch_head`). At the minimum W_b the derivative in W is zero, so phi_b changes with theta like the misfit at a
+fixed head (the envelope theorem):
 
     d phi_b / d Z  =  G W_b,         G = d misfit / d outputs at Z W_b'
 
-which is what `backward` hands to the features; dropout, BatchNorm, hooks and DistributedDataParallel go their usual way.
+`backward` passes this derivative to the features; dropout, BatchNorm, hooks and DistributedDataParallel work as
+usual.
 
-Several processes share a batch: each has some of its samples, and the head is eliminated on all of them. Since
-DistributedDataParallel takes the mean of the processes' gradients, each hands on its part of G W_b times their number.
+Several processes share a batch: each has some of its samples, and the head is eliminated on all of them. Because
+DistributedDataParallel averages the processes' gradients, each multiplies its part of G W_b by their number.
 
-A batch's head is good for its own batch and for nothing else. While training, the model holds a head that follows the
-batches slowly, for readings on the way; `refit` puts the head into the model that is best for all samples.
+A batch's head is good for its own batch only. During training the model holds a head that follows the batches
+slowly, for evaluation; `refit` writes the best head for all samples into the model.
 
 Legend: a2 -> head_penalty, rho -> BatchHead.proximal, Z -> features, W_b -> fit.W.
 """
@@ -57,21 +58,23 @@ class ReducedLoss:
 
     Args:
         model: ends in an nn.Linear or a convolution with a kernel of one; may be wrapped in DistributedDataParallel. A model
-            that torch.compile has wrapped is run without it.
+            that torch.compile has wrapped runs without it.
         loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
             one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         head_penalty: a2 in a2/2 |W|^2, the bias included. Default 1e-10 for least squares, else 1e-4.
-        head: the name of the last layer; by default the last one registered that could be it. The first batch shows
-            whether it computes the model's output, and only once in a forward pass.
-        batch_head: how the head is held near the last one.
-        process_group: of `torch.distributed`, whose processes share every batch. Left out, the one of DistributedDataParallel,
-            or none. Give it where something else wraps the model later, as Lightning does: gradients must be averaged over it.
+        head: the name of the last layer; by default the last registered layer that could be it. The first batch checks that
+            it computes the model's output, once per forward pass.
+        batch_head: controls how the head follows the batches.
+        process_group: of `torch.distributed`, whose processes share every batch. Default: the group of
+            DistributedDataParallel, or none. Pass it if another library wraps the model later, as Lightning does; gradients
+            must be averaged over it.
 
-    A batch may be smaller than the number of features, and classes may be missing from it: the head then stays where it
-    was along the directions that the batch says nothing about. A batch whose features or targets are not finite raises
-    ValueError and leaves the last head as it was, so that a loop may skip it. The head gets no gradient: an optimiser
-    that was given all of the model's parameters leaves it alone. All evaluations within one `optimizer.step(closure)`, as
-    torch.optim.LBFGS makes them, begin from the same last head, so they are values of one function.
+    A batch may be smaller than the number of features, and classes may be missing from it: the head is then
+    unchanged in directions that the batch does not determine. A batch whose features or targets are not finite
+    raises ValueError and leaves the last head unchanged, so a loop may skip it. The head gets no gradient, so an
+    optimiser with all of the model's parameters leaves it alone. All evaluations within one
+    `optimizer.step(closure)`, as in torch.optim.LBFGS, start from the same last head, so they are values of one
+    function.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.rand(64, 2)
@@ -117,39 +120,39 @@ class ReducedLoss:
         if trouble is not None:
             raise ValueError(f"batch_head cannot be used: {trouble}")
         self._given = head is not None
-        self._network: SeparableNetwork | None = None  # once a batch has shown that the head is one
-        self._checked = False  # the derivatives, against differences
+        self._network: SeparableNetwork | None = None  # set when a batch has confirmed the head
+        self._checked = False  # True once the derivatives were compared with differences
         self._memory: HeadMemory | None = None
         self._first_of_step: HeadMemory | None = (
-            None  # the memory that every evaluation within a step of an optimiser begins from
+            None  # the memory from which every evaluation within a step of an optimiser starts
         )
         _watch_steps(self)
 
     # -- what an optimiser is given
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and trainable parameters outside of the head."""
+        """Return names and trainable parameters outside of the head."""
         head = {id(p) for p in self._head.parameters()}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in head:
                 yield name, parameter
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trainable parameters outside of the head."""
+        """Return the trainable parameters outside of the head."""
         for _, parameter in self.named_parameters():
             yield parameter
 
     # -- a batch
 
     def __call__(self, inputs: BatchInputs, targets: Tensor) -> Tensor:
-        """The reduced loss of a batch: eliminates the head on it; `backward` gives the gradient in theta.
+        """Return the reduced loss of a batch: eliminate the head on it; `backward` gives the gradient in theta.
 
-        Under `torch.no_grad()` it is the loss of the model with the head that it holds, and nothing moves.
+        Under `torch.no_grad()` it is the loss of the model with its current head, and nothing changes.
 
         Args:
-            inputs: what the model takes, samples first: a tensor; a tuple or list of them for a model that is called with
-                several arguments, a dictionary for one that is called by name.
-            targets: as `gnvpro.train` takes them.
+            inputs: the model's input, samples first: a tensor; a tuple or list of them for a model with several arguments, a
+                dictionary for a model with named arguments.
+            targets: as in `gnvpro.train`.
 
         Raises:
             ValueError: the batch is empty, features or targets are not finite, shapes do not fit, or the model has no head to
@@ -177,7 +180,7 @@ class ReducedLoss:
         return Envelope.apply(network.rows(features), cotangent, fit.value)
 
     def _see(self, inputs: Batch) -> SeparableNetwork:
-        """The model as features and head, looked at when the first batch comes."""
+        """Return the model as features and head, checked with the first batch."""
         if self._network is None:
             if not len(inputs):
                 raise ValueError(
@@ -219,15 +222,15 @@ class ReducedLoss:
         """Eliminate the head over all samples and write it into the model.
 
         Args:
-            samples: a pair (inputs, targets) of tensors, or a loader of such pairs. Of several processes each gives
-                its own samples, and all get the head that is best for the samples of all.
-            eliminator: how, for example `gnvpro.heads.NewtonKrylov()`; chosen by default.
+            samples: a pair (inputs, targets) of tensors, or a loader of such pairs. With several processes each passes its own
+                samples, and all get the best head for the samples of all.
+            eliminator: for example `gnvpro.heads.NewtonKrylov()`; chosen by default.
 
         Returns:
             The objective: mean loss plus a2/2 |W|^2.
 
         Raises:
-            ValueError: where there are no samples, features or targets are not finite, or the eliminator is for other losses.
+            ValueError: there are no samples, features or targets are not finite, or the eliminator does not support the loss.
         """
         check_method("eliminator", eliminator, "fit", "an object with a method fit, such as gnvpro.heads.Newton()")
         trouble = eliminator.why_not(self.loss) if eliminator is not None else None
@@ -245,7 +248,7 @@ class ReducedLoss:
         return misfit.value(fit.outputs) + ridge(self.head_penalty, fit.W)
 
     def _all_rows(self, samples: Samples) -> tuple[list[Tensor], list[Tensor], SeparableNetwork]:
-        """Features and targets of all batches, and the network."""
+        """Return features and targets of all batches, and the network."""
         rows, targets = [], []
         with evaluating(self._plain):
             for inputs, labels in _batches_of(samples):
@@ -258,7 +261,7 @@ class ReducedLoss:
         return rows, targets, network
 
     def _finite(self, Z: Tensor) -> Tensor:
-        if not torch.isfinite(self._over.sum(sum_of_squares, Z)):  # the inner Hessian holds squares
+        if not torch.isfinite(self._over.sum(sum_of_squares, Z)):  # the inner Hessian contains squares
             bad, rows = (int(n) for n in self._over.total(torch.tensor([_bad_rows(Z), len(Z)], dtype=torch.float64)))
             raise ValueError(
                 f"features are not finite in {bad} of {rows} rows: NaN in the inputs, or parameters that have diverged; "
@@ -269,11 +272,11 @@ class ReducedLoss:
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs, beside the state of the model and of the optimiser."""
+        """Return the state for `load_state_dict`; save it with those of the model and the optimiser."""
         return {"memory": None if self._memory is None else self._memory.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the loss did whose state this is."""
+        """Restore the state of another loss."""
         memory = state["memory"]
         if memory is None:
             self._memory = None
@@ -303,7 +306,7 @@ def _batches_of(samples: Samples) -> Iterable[Any]:
 
 
 def _watch_steps(criterion: ReducedLoss) -> None:
-    """Set the memory that all evaluations within one step of an optimiser begin from."""
+    """Set the memory from which all evaluations within one step of an optimiser start."""
     own = weakref.ref(criterion)
 
     def begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

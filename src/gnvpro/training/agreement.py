@@ -1,4 +1,4 @@
-"""What the processes of a run must agree on: its settings before any work, and after every iteration where it stands."""
+"""Agreement of the processes of a run: on its settings before any work, and on its state after every iteration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnvpro.training.history import Record
 
 
 def check_settings(processes: Processes, settings: Mapping[str, Any]) -> None:
-    """An error for all where a process was called with other settings."""
+    """Raise an error everywhere if a process was called with other settings."""
     if not processes.alone:
         processes.check_same({name: _described(name, value) for name, value in settings.items()})
 
@@ -24,12 +24,12 @@ def check_settings(processes: Processes, settings: Mapping[str, Any]) -> None:
 def _described(name: str, value: Any) -> str:
     try:
         return describe(name, value)
-    except TypeError:  # an object that cannot say what it is: its class must do
+    except TypeError:  # an object without a usable repr: compare its class
         return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def agreed(processes: Processes, record: Record, theta: Tensor, W: Tensor) -> Record:
-    """The record with the first process's clock; an error that names whoever stands elsewhere than the others."""
+    """Return the record with the first process's clock; raise an error that names processes with another state."""
     if processes.alone:
         return record
     timeless = dataclasses.replace(record, seconds=0.0, inner_seconds=0.0)

@@ -1,9 +1,9 @@
-"""Checkpoints: the whole state of a run in one file, written so that a kill at any moment leaves a complete file.
+"""Checkpoints: the complete state of a run in one file, which survives a kill at any moment.
 
-    MAGIC  <sha256 of the rest>\\n  <tensors, numbers and strings, by torch.save>
+    MAGIC  <sha256 of the rest>\n  <tensors, numbers and strings, by torch.save>
 
-Writing goes to a file beside it, which then takes its place in one step. Reading checks the sum, and loads with
-`weights_only=True`: nothing in the file is ever executed. Whose run it is, `gnvpro.training.fingerprint` says.
+The content goes to a temporary file, which then replaces the old one in one step. Reading checks the sum, and loads
+with `weights_only=True`, so nothing in the file is ever executed. `gnvpro.training.fingerprint` identifies the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAGIC = b"gnvpro checkpoint 4\n"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write the content, whole or not at all; a ValueError where `path` is no ordinary file."""
+    """Write the content in one step; raise a ValueError if `path` is no ordinary file."""
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
     payload = buffer.getvalue()
@@ -60,7 +60,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; a file that is not one, or not a whole one, is a ValueError."""
+    """Read a checkpoint; raise a ValueError if the file is none, or incomplete."""
     data = path.read_bytes()
     if not data.startswith(MAGIC):
         raise ValueError(
@@ -73,7 +73,7 @@ def load(path: Path) -> dict[str, Any]:
         )
     try:
         content = torch.load(io.BytesIO(payload), weights_only=True)
-    except Exception as error:  # torch does not say which ones it raises
+    except Exception as error:  # torch does not document which ones it raises
         raise ValueError(f"checkpoint {str(path)!r} holds what gnvpro does not write: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"checkpoint {str(path)!r} holds a {type(content).__name__}; remove it to start afresh")
@@ -85,9 +85,9 @@ def load(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def taken_up(path: Path, model: nn.Module, taking_up: Callable[[], bool]) -> Iterator[None]:
-    """Whatever goes wrong while a run takes up a checkpoint names the file, and leaves the model as it was.
+    """Add the file name to any error while a run resumes from a checkpoint, and leave the model unchanged.
 
-    A checksum that matches says that the file is whole, not that gnvpro wrote it.
+    A matching checksum shows that the file is complete, not that gnvpro wrote it.
     """
     before = [(p, p.detach().clone()) for p in model.parameters()]
     try:
@@ -107,7 +107,7 @@ def taken_up(path: Path, model: nn.Module, taking_up: Callable[[], bool]) -> Ite
 
 
 def check_writable(path: Path) -> None:
-    """Find out before any work whether a checkpoint can be written there."""
+    """Check before any work that a checkpoint can be written there."""
     regular_file(path, "checkpoint")
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint={str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
@@ -116,7 +116,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_same_run(path: Path, saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse the checkpoint of another model, other data or other settings, saying what differs."""
+    """Raise an error for the checkpoint of another model, other data or other settings, naming the difference."""
     for key, now in current.items():
         then = saved.get(key)
         if then != now:
@@ -127,7 +127,7 @@ def check_same_run(path: Path, saved: Mapping[str, Any], current: Mapping[str, A
 
 
 def _shown(value: Any, other: Any) -> str:
-    """A value, or the part of a long one where it differs from the other."""
+    """Return a value, or the part of a long one that differs from the other."""
     text, against = (v if isinstance(v, str) else json.dumps(v) for v in (value, other))
     if len(text) <= 120:
         return text

@@ -1,4 +1,4 @@
-"""What a training run did, one record per iteration."""
+"""History of a training run, one record per iteration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """One iteration: the last accepted model after it, and the trial that was made.
+    """One iteration: the last accepted model after it, and its trial.
 
-    The first record of a run is its start, before any trial: `accepted` is true there and what only a trial has is None.
+    The first record of a run is its start, before any trial: `accepted` is true, and fields of a trial are None.
 
     >>> start = Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0)
     >>> start.loss, start.radius is None
@@ -29,7 +29,7 @@ class Record:
     loss: float  # Phi: misfit and penalties, on the batch trained on
     misfit: float
     gradient_norm: float | None
-    radius: float | None  # that bounded the trial
+    radius: float | None  # radius that bounded the trial
     ratio: float | None  # actual over predicted reduction
     rank: int | None  # dimension of the space the step was taken from
     accepted: bool
@@ -39,24 +39,22 @@ class Record:
     accuracy: float | None = None
     validation_loss: float | None = None  # misfit on the validation set, without penalties
     validation_accuracy: float | None = None
-    solver: str | None = None  # that made the step
-    damping: float | None = None  # of the trial, where the solver is dense
+    solver: str | None = None  # solver that made the step
+    damping: float | None = None  # of the trial, if the solver is dense
     level: int = 0
-    sweep: int | None = None  # and batch: which part of the training set the losses are on; None for all of it
+    sweep: int | None = None  # sweep, and batch: part of the training set of the losses; None for all of it
     batch: int | None = None
     note: str | None = None
-    theta_penalty: float | None = None  # that belong to the loss
+    theta_penalty: float | None = None  # penalties of this loss
     head_penalty: float | None = None
-    noise: float | None = (
-        None  # standard deviation, and the next two: where penalties are found from the data, as last judged
-    )
+    noise: float | None = None  # noise, and the next two: if penalties are found from the data, as last estimated
     effective_parameters: float | None = None
-    evidence: float | None = None  # its logarithm
+    evidence: float | None = None  # log evidence
     learning_rate: float | None = None  # relative to the size of the weights, of the steps on random batches
-    metrics: dict[str, float] | None = None  # of the user, on the validation set, or on all samples where there is none
+    metrics: dict[str, float] | None = None  # user's, on the validation set if given, else on all samples
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return dataclasses.asdict(self)
 
 
@@ -93,31 +91,31 @@ class History(Sequence[Record]):
         return f"History({len(self)} records, loss {first.loss:.4g} -> {last.loss:.4g}, {last.work:g} work units)"
 
     def column(self, name: str) -> list[Any]:
-        """One field of every record."""
+        """Return one field of every record."""
         return [getattr(record, name) for record in self._records]
 
     def to_csv(self, path: str | Path) -> None:
-        """Write one line per record; what a record does not have stays empty."""
+        """Write one line per record; missing values are empty cells."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(columns_of(self._records[0] if self._records else None))
             writer.writerows(row_of(record) for record in self._records)
 
     def to_dataframe(self) -> Any:
-        """The records as a pandas DataFrame."""
+        """Return the records as a pandas DataFrame."""
         pandas = need("pandas", "pandas")
         columns = columns_of(self._records[0] if self._records else None)
         return pandas.DataFrame([row_of(record) for record in self._records], columns=columns)
 
     def plot(self, against: str = "work") -> Figure:
-        """Plot loss, accuracy, radius, damping or learning rate, gradient and penalties, as far as the records hold them.
+        """Plot loss, accuracy, radius, damping or learning rate, gradient and penalties, as far as they were recorded.
 
         Args:
             against: the horizontal axis: "work" (passes over the training set), "seconds" or "iteration".
 
         Returns:
-            A matplotlib figure: shown as it is in a notebook; elsewhere `history.plot().savefig("run.png")`, or
-            `matplotlib.pyplot.show()` where pyplot was imported before.
+            A matplotlib figure. A notebook shows it; elsewhere use `history.plot().savefig("run.png")`, or
+            `matplotlib.pyplot.show()` if pyplot was imported before.
 
         Raises:
             ImportError: matplotlib is not installed (the extra `plot`).
@@ -131,11 +129,11 @@ FIELDS = [field.name for field in dataclasses.fields(Record) if field.name != "m
 
 
 def columns_of(record: Record | None) -> list[str]:
-    """The columns of a table of such records: their fields, and a column per metric."""
+    """Return the columns of a table of such records: their fields, and a column per metric."""
     return FIELDS if record is None else [*FIELDS, *(record.metrics or {})]
 
 
 def row_of(record: Record) -> list[Any]:
-    """What a record has in each of its columns."""
+    """Return the values of a record in these columns."""
     own = record.metrics or {}
     return [own[name] if name in own else getattr(record, name) for name in columns_of(record)]

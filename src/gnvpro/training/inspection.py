@@ -1,11 +1,11 @@
-"""Look before training: what was found in a model and its samples, and what would better be changed.
+"""Look before training: properties of a model and its samples, with advice.
 
     inputs      scale of every column, conditioning
-    features    at the theta at hand: scale, conditioning, those that are dead or double
-    costs       seconds of a pass, measured; memory; the solver that `auto` begins with
+    features    at the current theta: scale, conditioning, dead or duplicate features
+    costs       seconds of a pass, measured; memory; the first solver of `auto`
 
-Conditioning is measured on the columns with their means removed, each scaled to a standard deviation of one: what scaling alone
-cannot mend. It is computed on at most 5000 samples.
+Conditioning is measured on centred columns with a standard deviation of one, so it shows what scaling cannot cure.
+It is computed on at most 5000 samples.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from gnvpro.problem.losses import Loss
 from gnvpro.samples.several import Streamed, entries_per_sample, tensors_of
 from gnvpro.training.plan import sentences
 
-UNEVEN = 30.0  # times: between the scales of two columns, or a mean over its standard deviation
-SMALL, LARGE = 0.03, 30.0  # standard deviations of inputs that leave tanh linear, or saturate it
+UNEVEN = 30.0  # ratio between the scales of two columns, or of a mean to its standard deviation
+SMALL, LARGE = 0.03, 30.0  # standard deviations of inputs at which tanh is linear, or saturated
 DEPENDENT = 1e7  # condition number
-SAME = 1e-9  # relative deviation below which a column is constant, and two are the same
-WARNED = 1e4  # UNEVEN that `train` warns of
+SAME = 1e-9  # relative deviation below which a column is constant, or two are equal
+WARNED = 1e4  # value of UNEVEN at which `train` warns
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a matrix, rows being samples."""
+    """The columns of a matrix whose rows are samples."""
 
-    values: Tensor  # of at most so many samples
+    values: Tensor  # of a limited number of samples
     mean: Tensor
     std: Tensor
     constant: tuple[int, ...]
 
     @staticmethod
     def of(values: Tensor, most: int) -> Columns:
-        """Return the columns of these rows, at most so many of them."""
+        """Return the columns of these rows, at most `most` of them."""
         X = values[:most].detach().to(torch.float64)
         mean, std = X.mean(0), X.std(0, unbiased=False)
         constant = std <= SAME * (X.abs().amax(0) + 1e-300)
@@ -56,7 +56,7 @@ class Columns:
 
     @cached_property
     def alive(self) -> Tensor:
-        """The numbers of the columns that are not constant."""
+        """Numbers of the columns that are not constant."""
         varies = torch.ones_like(self.std, dtype=torch.bool)
         varies[list(self.constant)] = False
         return varies.nonzero()[:, 0]
@@ -68,7 +68,7 @@ class Columns:
 
     @cached_property
     def condition(self) -> float:
-        """Of these."""
+        """Condition number of the scaled columns."""
         if not len(self.alive):
             return 1.0
         singular = torch.linalg.svdvals(self.scaled)
@@ -77,12 +77,12 @@ class Columns:
 
     @cached_property
     def double(self) -> tuple[tuple[int, int], ...]:
-        """Pairs that differ by a factor and a shift only."""
+        """Pairs that differ only by a factor and a shift."""
         together = (self.scaled.T @ self.scaled / len(self.scaled)).abs().triu(1) > 1 - SAME
         return tuple((int(self.alive[i]), int(self.alive[j])) for i, j in together.nonzero().tolist())
 
     def uneven(self, factor: float) -> tuple[int, ...]:
-        """Columns far from the others in scale, or far from zero for what they vary."""
+        """Return columns with a very different scale, or a mean far above their standard deviation."""
         if not len(self.alive):
             return ()
         mean, std = self.mean[self.alive], self.std[self.alive]
@@ -93,21 +93,21 @@ class Columns:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `gnvpro.inspect` found; printed, it is a page of text."""
+    """Result of `gnvpro.inspect`; it prints as a page of text."""
 
-    head: str  # the name of the last layer, found by running the model
+    head: str  # name of the last layer, found by running the model
     samples: int
-    n_inputs: int  # numbers per sample
+    n_inputs: int  # count of numbers per sample
     n_features: int
     n_targets: int
     n_theta: int  # parameters before the head
-    precision: str  # of the passes, and why
-    inputs: Columns | None  # where samples are vectors
+    precision: str  # precision of the passes, with the reason
+    inputs: Columns | None  # None unless samples are vectors
     features: Columns
-    memory: float  # bytes of the budget
+    memory: float  # budget in bytes
     memory_of_pass: float  # bytes that the derivatives of one forward pass need
-    solver: str  # that `auto` begins with
-    plan: tuple[str, ...]  # which rules choose what
+    solver: str  # first solver of `auto`
+    plan: tuple[str, ...]  # rules and their choices
     seconds_per_pass: float
     advice: tuple[str, ...]
 
@@ -155,7 +155,7 @@ def inspect(
     memory: float | None = None,
     policy: Policy | None = None,
 ) -> Inspection:
-    """Look at a model and samples before training; nothing is changed.
+    """Look at a model and samples before training; change nothing.
 
     Args:
         model, inputs, targets, loss, sample_weight: as for `gnvpro.train`.
@@ -163,7 +163,7 @@ def inspect(
         policy: the thresholds that choose algorithms (see `gnvpro.policy`).
 
     Returns:
-        What was found, with advice in sentences; print it.
+        The properties, with advice; print it.
 
     Raises:
         ValueError, TypeError: an argument cannot be used, as in `gnvpro.train`.
@@ -206,9 +206,10 @@ def inspect(
 
 
 def timed_point(problem: Problem) -> tuple[ReducedPoint, float]:
-    """The reduced objective and its gradient at the theta at hand, and the seconds of a pass: the quicker of two, if quick.
+    """Return the reduced objective at the current theta with its gradient, and the seconds of a pass (the faster of
+    two).
 
-    Eliminating the head is not counted.
+    Eliminating the head does not count.
     """
     taken: list[float] = []
     while not taken or (len(taken) < 2 and taken[0] < 1.0):
@@ -220,7 +221,7 @@ def timed_point(problem: Problem) -> tuple[ReducedPoint, float]:
 
 
 def advise(found: Inspection, problem: Problem) -> list[str]:
-    """Sentences."""
+    """Return advice for the user, one sentence per finding."""
     return [*_about_inputs(found), *_about_features(found), *_about_sizes(found, problem)]
 
 
@@ -292,7 +293,7 @@ def _listed(what: str, numbers: tuple[int, ...]) -> str:
 
 
 def warn_of_inputs(problem: Problem, stacklevel: int) -> None:
-    """What will surely hurt: columns whose scales differ by a factor of ten thousand."""
+    """Warn of columns whose scales differ by a factor of ten thousand."""
     columns = _columns_of_inputs(problem)
     if columns is not None and (uneven := columns.uneven(WARNED)):
         warnings.warn(
@@ -305,7 +306,7 @@ def warn_of_inputs(problem: Problem, stacklevel: int) -> None:
 
 
 def _columns_of_inputs(problem: Problem) -> Columns | None:
-    """Where samples are vectors of real numbers that are held."""
+    """Return the columns if samples are vectors of real numbers in memory."""
     if isinstance(problem.inputs, Streamed):
         return None
     tensors = tensors_of(problem.inputs)

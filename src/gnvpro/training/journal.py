@@ -1,7 +1,7 @@
-"""What a run leaves behind while it goes on: records, what listeners hear, and the checkpoint.
+"""Output of a run in progress: records, listeners, and the checkpoint.
 
-A run hands every record and its state to its journal. The journal writes a checkpoint when one is due, at most a
-twentieth of the time, and on any interruption; then the listeners hear of the record.
+A run passes every record and its state to its journal. The journal writes a checkpoint when one is due, for at most
+a twentieth of the time, and on any interruption; then it calls the listeners.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.listeners import Listener
 
-CHECKPOINT_COST = 20  # times as long as the last checkpoint took, the next one waits: a twentieth of the time at most
+CHECKPOINT_COST = 20  # wait between checkpoints, relative to the time of the last one
 LONGEST_WAIT = 30.0  # seconds between two checkpoints
 
 
 @dataclass(frozen=True)
 class Written:
-    """The last checkpoint: after how many records, when, and how long it took."""
+    """The last checkpoint: number of records, time, and how long it took."""
 
     records: int = 0
     at: float = field(default_factory=time.perf_counter)
@@ -39,14 +39,14 @@ class Journal:
     def __init__(self, file: Checkpoint | None, listeners: Sequence[Listener]) -> None:
         self.history, self.status = History(), Status.RUNNING
         self._file, self._listeners = file, listeners
-        self.state: Mapping[str, Any] | None = None  # that a checkpoint would hold
-        self._records = 0  # at the last call
+        self.state: Mapping[str, Any] | None = None  # state for the next checkpoint
+        self._records = 0  # number of records at the last call
         self._written = Written()
-        self._lines: list[bytes] = []  # the records as they are written down, each made once
+        self._lines: list[bytes] = []  # serialised records, each made once
 
     @contextmanager
     def watched(self, budget: float) -> Iterator[None]:
-        """Around the whole run: listeners hear of its beginning and end; an interruption is written down and handed on."""
+        """Surround the whole run: notify listeners of its start and end; write down an interruption and raise it again."""
         for listener in self._listeners:
             listener.begin(self.history, budget)
         try:
@@ -61,7 +61,9 @@ class Journal:
                 listener.end(self.status)
 
     def publish(self, record: Record, state: Callable[[], Mapping[str, Any]] | None) -> None:
-        """Checkpoint first: what listeners do must not cost the iteration. Without a state there is nothing to go on from."""
+        """Write the checkpoint first, so that a failing listener does not cost the iteration; without a state there is
+        none.
+        """
         self.history.append(record)
         if self._file is not None and state is not None:
             self.state, self._records = state(), len(self.history)
@@ -73,7 +75,7 @@ class Journal:
             listener.record(record)
 
     def close(self, changed: Mapping[str, Any]) -> None:
-        """Write the last state with what has changed at the end of a run, and all records."""
+        """Write the last state with the changes at the end of a run, and all records."""
         if self._file is not None:
             self._records = len(self.history)
             self._write({**(self.state or {}), **changed})
@@ -90,7 +92,7 @@ class Journal:
         self._written = Written(self._records, now, now - started)
 
     def resume(self, path: Path, saved: dict[str, Any], identity: Mapping[str, str]) -> None:
-        """Take up what was written last, if it is of this very run; the history is what it was then."""
+        """Restore the last checkpoint if it belongs to this run; the history is as it was then."""
         checkpoint.check_same_run(path, saved["identity"], identity)
         self._lines = saved["history"].split(b"\n")
         self.history = History(Record(**json.loads(line)) for line in self._lines)
@@ -99,7 +101,7 @@ class Journal:
         self.state, self.status = saved, Status[saved["status"]]
 
     def go_on(self, notes: Sequence[str]) -> None:
-        """A run that was over is taken up again, from before the last records with these notes."""
+        """Continue a finished run, from before the last records with these notes."""
         self.status = Status.RUNNING
         while self.history[-1].note in notes:
             self._lines, self.history = self._lines[:-1], self.history[:-1]

@@ -1,8 +1,8 @@
-"""Which model the user gets: the last or the best, with the head that is best for all training samples.
+"""The model that the user gets: the last or the best, with the best head for all training samples.
 
-A method on batches leaves a head of the last batch, or of a reading of some samples (`Iterate`s with `provisional`). However
-its run ends, by a budget, by patience, or by an error or Ctrl-C on the way, that head is eliminated over the whole training
-set once more, at the theta that is kept.
+A method on batches leaves the head of the last batch, or of an evaluation on some samples (`Iterate`s with
+`provisional`). However its run ends, including by an error or Ctrl-C, that head is eliminated over the whole
+training set once more, at the theta that is kept.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Best:
 
 
 class Keeper:
-    """The model as it stands, and the best so far; `in_parts`: each method sees a part of the samples only."""
+    """The current model and the best so far; `in_parts`: each method sees only a part of the samples."""
 
     def __init__(self, judge: Judge, scorer: Scorer, in_parts: bool) -> None:
         self.judge, self.scorer, self.in_parts = judge, scorer, in_parts
         self.best: Best | None = None
         self.scores = Scores()
-        self._provisional = False  # the head in the model
+        self._provisional = False  # of the head in the model
 
     def store(self, problem: Problem, point: Iterate) -> None:
         """Write a point into the model."""
@@ -48,15 +48,15 @@ class Keeper:
         return self.in_parts or point.provisional
 
     def validate(self, problem: Problem, level: int, point: Iterate) -> None:
-        """Score the model on the validation set, and remember it where it is the best."""
+        """Score the model on the validation set, and store it if it is the best."""
         self.scores = self.scorer.scores(problem.network, point.theta, point.W)
-        # The best model of an earlier level is not the network that this run will return.
+        # The best model of an earlier level is another network than the result.
         rank = (level, self.judge.score(self.scores))
         if self.judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
             self.best = Best(*rank, point.theta.clone(), point.W.clone(), self._is_provisional(point))
 
     def leave(self, problem: Problem, level: int) -> ReducedPoint | None:
-        """Leave the model to the user; the point where its head had to be eliminated, None where it was."""
+        """Leave the model to the user; return the point if its head had to be eliminated, else None."""
         provisional = self._provisional
         if self.best is not None and self.best.level == level:
             problem.store(self.best.theta, self.best.W)

@@ -1,8 +1,8 @@
-"""From shallow to deep: a network that can be refined is trained coarse, refined, and trained on.
+"""From shallow to deep: a network is trained coarse, refined, and trained further.
 
-A module that can be refined has a method `prolongated()` which returns a deeper module that computes nearly the same
-(`gnvpro.networks.NeuralODE` interpolates its weights linearly in time). All else in the model, the head included, is
-copied as it is.
+A module that can be refined has a method `prolongated()`, which returns a deeper module that computes nearly the
+same (`gnvpro.networks.NeuralODE` interpolates its weights linearly in time). Everything else in the model, including
+the head, is copied unchanged.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import nn
 
 
 def can_be_refined(model: nn.Module) -> bool:
-    """Whether some module of the model has a method `prolongated`."""
+    """Return True if a module of the model has a method `prolongated`."""
     return any(callable(getattr(module, "prolongated", None)) for module in model.modules())
 
 
 def prolongated(model: nn.Module) -> nn.Module:
-    """A deeper copy of the model; the model itself is left alone."""
+    """Return a deeper copy of the model; the model itself is unchanged."""
     own = getattr(model, "prolongated", None)
     if callable(own):
         finer = own()

@@ -1,4 +1,4 @@
-"""What a run is to do, and where it stands."""
+"""Settings of a run, and its progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnvpro.training.scores import Judge
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is to do."""
+    """Settings of a run."""
 
     method: Method
     budgets: tuple[float, ...]  # work units, one per level
@@ -26,21 +26,21 @@ class Plan:
 
     @property
     def caps(self) -> list[float]:
-        """Work, seconds and iterations that the run may take."""
+        """Limits of work, seconds and iterations."""
         return [sum(self.budgets), self.seconds, self.iterations]
 
     def limit(self, level: int) -> float:
-        """Work units that may be spent until the end of a level."""
+        """Return the limit of work units until the end of a level."""
         return sum(self.budgets[: level + 1])
 
     @property
     def capped(self) -> bool:
-        """Whether anything was said on how long it may take."""
+        """True if the user limits the run."""
         return min(*self.budgets, self.seconds, self.iterations, self.patience) < math.inf
 
 
 def sentences(problem: Problem, method: Method, entries: int) -> tuple[str, ...]:
-    """Return which rules chose what for a problem with inputs of so many numbers, one sentence per choice."""
+    """Return which rules chose what for a problem with inputs of this many numbers, one sentence per choice."""
     rules, few = problem.policy.memory, f"{entries:,} numbers of inputs"
     single = because(few, "<", "memory.one_thread", rules.one_thread, "torch uses one thread")
     several = because(few, ">=", "memory.one_thread", rules.one_thread, "torch uses its own number of threads")
@@ -59,7 +59,7 @@ def head_sentence(problem: Problem) -> str:
 
 @dataclass
 class Cursor:
-    """Where a run stands."""
+    """Progress of a run."""
 
     level: int = 0
     sweep: int = 0

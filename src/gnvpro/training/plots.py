@@ -1,4 +1,4 @@
-"""The history of a run as a figure: one panel for each thing that the records hold."""
+"""The history of a run as a figure: one panel for each recorded quantity."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PANELS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
 
 
 def history_figure(records: Sequence[Record], against: str = "work") -> Figure:
-    """Every panel that some record has numbers for; rejected trials are crosses."""
+    """Draw every panel for which some record has numbers; rejected trials are crosses."""
     check_choice("against", against, AXES)
     if not records:
         raise ValueError("the history has no record yet: train first, then plot")
@@ -52,13 +52,13 @@ def history_figure(records: Sequence[Record], against: str = "work") -> Figure:
 
 
 def says_something(records: Sequence[Record], field: str) -> bool:
-    """Whether a field has numbers; penalties that never change are in the summary."""
+    """Return True if a field has numbers; constant penalties are in the summary instead."""
     values = [value for _, value in points(records, field, "iteration")]
     return len(set(values)) > 1 if field.endswith("penalty") else bool(values)
 
 
 def panel(axes: Any, records: Sequence[Record], lines: Sequence[tuple[str, str, str, str]], against: str) -> None:
-    """The lines of one panel, on a logarithmic scale where the numbers span decades."""
+    """Draw the lines of one panel, on a logarithmic scale if the numbers span decades."""
     values: list[float] = []
     for field, label, colour, style in lines:
         found = points(records, field, against)
@@ -79,6 +79,6 @@ def panel(axes: Any, records: Sequence[Record], lines: Sequence[tuple[str, str, 
 
 
 def points(records: Sequence[Record], field: str, against: str) -> list[tuple[float, float]]:
-    """Where a field of the records is a finite number."""
+    """Return the points at which a field of the records is a finite number."""
     pairs = [(getattr(record, against), getattr(record, field, None)) for record in records]
     return [(x, float(y)) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y)]

@@ -1,4 +1,4 @@
-"""What `train` returns: the trained model, why the run ended, its history; a plot, a summary and a saved model of these."""
+"""Result of `train`: the trained model, why the run ended, its history; with a plot, a summary and a saved model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A trained model and how it came about.
+    """A trained model with its history.
 
     >>> import torch, gnvpro
     >>> x = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
@@ -35,10 +35,10 @@ class Result:
     model: nn.Module
     status: Status
     history: History
-    chosen: Chosen | None = None  # penalties, noise and evidence, where a penalty was "auto"
+    chosen: Chosen | None = None  # penalties, noise and evidence, if a penalty was "auto"
     setup: Mapping[str, str] = field(default_factory=dict)  # data, method and settings, in words
-    problem: Problem | None = None  # the objective at the end: `result.problem.reduced.at(theta)`
-    plan: tuple[str, ...] = ()  # which rules chose what for this run, in sentences
+    problem: Problem | None = None  # the final objective: `result.problem.reduced.at(theta)`
+    plan: tuple[str, ...] = ()  # rules and their choices for this run, in sentences
 
     @property
     def work(self) -> float:
@@ -46,11 +46,11 @@ class Result:
         return self.history[-1].work
 
     def plot(self, against: str = "work") -> Figure:
-        """Loss, validation, radius and the rest of the history as a figure: see `History.plot`."""
+        """Plot loss, validation, radius and the rest of the history: see `History.plot`."""
         return self.history.plot(against)
 
     def summary(self) -> Summary:
-        """What was trained, what it cost and how well it fits: text on the terminal, a table in a notebook."""
+        """Summarise data, method, cost and scores: text on the terminal, a table in a notebook."""
         return summary_of(self.setup, self.status, self.history)
 
     def save(self, path: str | Path, notes: str = "") -> Path:

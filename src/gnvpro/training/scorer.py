@@ -18,17 +18,17 @@ class Scorer:
     """Loss, accuracy and metrics; passes over the samples are not work."""
 
     validation: HeldOut | None
-    measured: HeldOut | None  # samples of the metrics, where there are any
+    measured: HeldOut | None  # samples for the metrics, if there are any
     metrics: Mapping[str, Metric]
     processes: Processes
 
     def within(self, network: SeparableNetwork, memory: float) -> Scorer:
-        """The same for another network."""
+        """Return the same scorer for another network."""
         validation, measured = (each and each.within(network, memory) for each in (self.validation, self.measured))
         return Scorer(validation, measured, self.metrics, self.processes)
 
     def scores(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> Scores:
-        """Those of the model with these parameters."""
+        """Return the scores of the model with these parameters."""
         validation, loss, accuracy = self.validation, None, None
         if validation is not None:
             outputs = validation.outputs(network, theta, W)
@@ -36,7 +36,7 @@ class Scorer:
         return Scores(loss, accuracy, self.measure(network, theta, W))
 
     def measure(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> dict[str, float] | None:
-        """The metrics, where there are any."""
+        """Return the metrics, if there are any."""
         if self.measured is None:
             return None
         outputs = self.measured.shaped_outputs(network, theta, W)
@@ -45,7 +45,7 @@ class Scorer:
         return values if self.processes.alone else self._mean_over_processes(values, len(outputs))
 
     def _mean_over_processes(self, values: dict[str, float], samples: int) -> dict[str, float]:
-        """Metrics of parts of the samples, weighted by their numbers."""
+        """Return metrics of parts of the samples, averaged with their numbers as weights."""
         count, *totals = (
             self.processes.gather([samples, *(samples * value for value in values.values())]).sum(0).tolist()
         )

@@ -1,8 +1,8 @@
-"""Which model is the best: scores on the validation set, and metrics of the user's own.
+"""Choice of the best model: scores on the validation set, and the user's own metrics.
 
     outputs, targets of the validation set  ->  loss, accuracy, metrics  ->  one score, larger is better
 
-The score is the accuracy, or minus the loss where there is none, or the metric that `keep` names.
+The score is the accuracy, or minus the loss if there is none, or the metric that `keep` names.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 
 from gnvpro.training.history import FIELDS, Record
 
-TURNED_UP = 1.1  # times its least value: a validation loss that a user should hear of
-RESERVED = ("last", "best")  # what `keep` may be beside the name of a metric
+TURNED_UP = 1.1  # rise of a validation loss over its least value that triggers a warning
+RESERVED = ("last", "best")  # values of `keep` other than names of metrics
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that says how good outputs are.
+    """A number that measures the quality of outputs.
 
     Args:
-        function: of outputs and targets, one row per sample, that returns a number. Outputs are what the model computes, in
-            float64; targets are as they were given to `train`, in the outputs' shape where they have as many entries.
-        higher_is_better: whether `keep` and `patience` look for larger values. A plain function in `train(metrics=...)` stands
-            for a metric of which less is better.
+        function: maps outputs and targets, one row per sample, to a number. Outputs are in float64; targets are as passed to
+            `train`, in the outputs' shape if they have as many entries.
+        higher_is_better: whether `keep` and `patience` look for larger values. A plain function in `train(metrics=...)` is a
+            metric for which lower is better.
 
     >>> Metric(lambda outputs, targets: (outputs.argmax(1) == targets).double().mean(), higher_is_better=True).better(0.9, 0.8)
     True
@@ -42,15 +42,15 @@ class Metric:
             raise TypeError(f"Metric: function must be a function of outputs and targets, got {self.function!r}")
 
     def score(self, value: float) -> float:
-        """Larger is better."""
+        """Return the score; larger is better."""
         return value if self.higher_is_better else -value
 
     def better(self, value: float, than: float) -> bool:
-        """Whether a value is better than another."""
+        """Return True if a value is better than another."""
         return self.score(value) > self.score(than)
 
     def value(self, name: str, outputs: Tensor, targets: Tensor) -> float:
-        """What the function says of these."""
+        """Evaluate the function."""
         found = self.function(outputs, targets)
         try:
             return float(found)  # type: ignore[arg-type]  # a tensor of one element will do
@@ -59,7 +59,7 @@ class Metric:
 
 
 def check_metrics(metrics: object) -> dict[str, Metric]:
-    """Metrics by name."""
+    """Return the metrics by name."""
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
@@ -74,7 +74,7 @@ def check_metrics(metrics: object) -> dict[str, Metric]:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one model."""
+    """Scores of one model."""
 
     loss: float | None = None
     accuracy: float | None = None
@@ -82,24 +82,24 @@ class Scores:
 
     @staticmethod
     def of(record: Record) -> Scores:
-        """Those of a record."""
+        """Return the scores of a record."""
         return Scores(record.validation_loss, record.validation_accuracy, record.metrics)
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Which model is kept, and by which score."""
+    """The choice of the kept model, and its score."""
 
     keep: str = "last"  # "last", "best", or the name of a metric
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     @property
     def keeps_best(self) -> bool:
-        """Whether another model than the last may be kept."""
+        """True if another model than the last may be kept."""
         return self.keep != "last"
 
     def score(self, scores: Scores) -> float:
-        """Larger is better; the worst of all where there is none."""
+        """Return the score, larger is better; the worst of all if there is none."""
         if self.keep in self.metrics:
             value = None if scores.metrics is None else self.metrics[self.keep].score(scores.metrics[self.keep])
         else:
@@ -116,7 +116,7 @@ class Improved:
     iteration: int = 0
 
     def after(self, record: Record, judge: Judge) -> Improved:
-        """With one more record."""
+        """Return the best after one more record."""
         value = judge.score(Scores.of(record))
         better = record.level > self.level or value > self.score
         return Improved(record.level, value, record.iteration) if better else self
@@ -124,15 +124,15 @@ class Improved:
 
 @dataclass(frozen=True)
 class Rise:
-    """A validation loss that was lower on the way, when the training set was fitted less well."""
+    """A validation loss that was lower earlier, when the training set was fitted less closely."""
 
     least: Record
-    last: Record  # that has a validation loss
-    kept: Record  # what keep="best" would return
+    last: Record  # last record with a validation loss
+    kept: Record  # the record that keep="best" would return
 
     @staticmethod
     def of(history: Sequence[Record]) -> Rise | None:
-        """None where it is still no larger than on the training set, or the accuracy has become better all the same."""
+        """Return None if it is at most the training loss, or if the accuracy has still improved."""
         end = history[-1]
         known = [r for r in history if r.level == end.level and r.validation_loss is not None]
         if not known:
@@ -146,7 +146,7 @@ class Rise:
         return Rise(least, last, max(known, key=lambda r: Judge().score(Scores.of(r))))
 
     def warn(self, stacklevel: int) -> None:
-        """With what can be done about it."""
+        """Warn, with advice."""
         warnings.warn(
             f"the validation loss was {self.least.validation_loss:.4g} at iteration {self.least.iteration} and is "
             f"{self.last.validation_loss:.4g} at the end: the last steps fitted what is not in the validation set. "
