@@ -95,6 +95,10 @@ class Processes:
             return value
         return float(self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.MAX))
 
+    def smallest(self, value: float) -> float:
+        """Return the smallest of all processes' values."""
+        return -self.largest(-value)
+
     def _reduced(self, part: Tensor, how: Any) -> Tensor:
         if self.alone:
             return part

@@ -41,11 +41,11 @@ class SpaceMemory(State):
 
 def affordable_rank(max_rank: int, budget: Budget) -> int:
     """The largest dimension of a Krylov space that leaves room for the trial and its gradient."""
-    return max(1, int(min(max_rank, (budget.passes_left - 2) / 2)))
+    return max(1, int(min(max_rank, budget.products_left)))
 
 
 class KrylovModels(Models[P]):
-    """A Krylov space at every point, no larger than the work budget leaves room for."""
+    """A Krylov space at every point, no larger than work and seconds leave room for."""
 
     def __init__(self, name: str, max_rank: int, rtol: float, damped: str = "model") -> None:
         self.name, self.max_rank, self.rtol, self.damped = name, max_rank, rtol, damped

@@ -65,6 +65,7 @@ class Budget:
     share: float = 1.0  # of the training set that is trained on
     seconds: float = math.inf  # on the clock at which to stop
     clock: Callable[[], float] = time.perf_counter  # seconds of the run so far, those before it was resumed included
+    smallest: Callable[[float], float] = float  # of a number in all processes, whose clocks differ
 
     @property
     def seconds_left(self) -> float:
@@ -75,6 +76,15 @@ class Budget:
     def passes_left(self) -> float:
         """Passes over the samples trained on."""
         return (self.limit - self.meter.work) / self.share
+
+    @property
+    def products_left(self) -> float:
+        """Products with the curvature that are affordable beside a trial and its gradient, by work and by the last passes."""
+        by_work = (self.passes_left - 2) / 2
+        if self.seconds == math.inf:
+            return by_work
+        each, trial = (self.share * self.meter.seconds_of(*kind) for kind in ((1, 0), (0, 1)))
+        return min(by_work, self.smallest((self.seconds_left - trial) / max(each, 1e-12)))
 
 
 @dataclass(frozen=True)

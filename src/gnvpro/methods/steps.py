@@ -57,8 +57,7 @@ class KrylovWithinBudget:
 
     def __call__(self, point: Point) -> KrylovModel:
         """The local model at a point."""
-        affordable = (self.budget.passes_left - 2) / 2
-        self.cap = max(1, int(min(self.max_rank, affordable)))
+        self.cap = max(1, int(min(self.max_rank, self.budget.products_left)))
         return self.build(point)
 
     def build(self, point: Point) -> KrylovModel:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -121,9 +122,11 @@ def linearize_stream(
         return rowwise(lambda part: part.jvp(d_theta).to(torch.float64), linear)
 
     def vjp(d_features: Any) -> Tensor:
-        meter.count(n)
+        begun = perf_counter()
+        total = over.sum(lambda part, d: part.vjp(d.to(dtype)), linear, d_features)
+        meter.timed("vjp", n, perf_counter() - begun)
         meter.made_again += n
-        return over.sum(lambda part, d: part.vjp(d.to(dtype)), linear, d_features)
+        return total
 
     def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
         raise AssertionError("rows of the Jacobian are made chunk by chunk: see FeatureLinearization.parts")
@@ -138,21 +141,25 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: Parameters) ->
     again, because memory is short, is not among them. What that costs shows in the seconds.
     """
     samples = over.count(sum(map(len, chunks.inputs)))
-    chunks.meter.count(samples)
+    begun = perf_counter()
     features = chunks.features()
+    chunks.meter.timed("forward", samples, perf_counter() - begun)
     rows = [len(part) for part in features]
     n = range(len(rows))
 
     def jvp(d_theta: Tensor) -> Tensor:
-        chunks.meter.count(samples)
-        return stack_rows([chunks.part(i).jvp(d_theta) for i in n] or [parameters.no_features()]).to(torch.float64)
+        begun = perf_counter()
+        d_features = stack_rows([chunks.part(i).jvp(d_theta) for i in n] or [parameters.no_features()])
+        chunks.meter.timed("jvp", samples, perf_counter() - begun)
+        return d_features.to(torch.float64)
 
     def vjp(d_features: Tensor) -> Tensor:
-        chunks.meter.count(samples)
+        begun = perf_counter()
         pieces = d_features.to(parameters.dtype).split(rows)
         total = chunks.part(0).vjp(pieces[0]) if rows else torch.zeros_like(parameters.theta())
         for i in n[1:]:
             total = total + chunks.part(i).vjp(pieces[i])
+        chunks.meter.timed("vjp", samples, perf_counter() - begun)
         return over.total(total)
 
     def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:

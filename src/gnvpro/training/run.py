@@ -48,6 +48,7 @@ from gnvpro.training.scores import Improved, Rise, Scores
 
 LAST = "head eliminated over the whole training set"  # note of the last record, where that was due
 ROUNDED = "the model as it is stored, in fewer digits"  # note of one more record, if that makes a difference
+OVERRUN = 0.5  # of the given seconds, by which the last step may exceed them
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
 
 
@@ -147,7 +148,7 @@ class Run:
                 return Status.ITERATIONS_SPENT
             if state.next_passes > budget.passes_left:
                 return Status.WORK_SPENT
-            if self.problem.processes.all(budget.seconds_left <= 0):
+            if self.problem.processes.all(budget.seconds_left <= 0 or self._would_overrun(budget, state.next_passes)):
                 return Status.SECONDS_SPENT
             state, outcome = self.plan.method.step(problem, state, budget, self.cache)
             self.taking_up = False
@@ -204,7 +205,12 @@ class Run:
         aside += 0 if self.search is None else self.search.passes
         seconds = plan.seconds * levels / len(plan.budgets)
         limit = plan.limit(self.cursor.level)
-        return Budget(self.meter, limit - aside, share, seconds, self._seconds)
+        return Budget(self.meter, limit - aside, share, seconds, self._seconds, self.processes.smallest)
+
+    def _would_overrun(self, budget: Budget, passes: float) -> bool:
+        """Return whether a step of so many passes is expected to end later than half the given seconds after their end."""
+        expected = budget.share * self.meter.seconds_of(products=max(0.0, passes - 2) / 2, points=1)
+        return expected > budget.seconds_left + OVERRUN * self.plan.seconds
 
     def _ended(self, state: MethodState) -> Status | None:
         """Return why the records so far end the run, which a resumed run decides alike; None if they do not."""
