@@ -19,3 +19,6 @@ class StoppingPolicy:
     fall: float = row(0.01, "of the objective", "settled if it falls by less in a window", STOPPING)
     pays: float = row(0.05, "of the objective per 100 work units", "the same for a run without any limit", STOPPING)
     gradient: float = row(1e-9, "of the first gradient's norm", "converged if the gradient is at most this", STOPPING)
+    overrun: float = row(
+        0.5, "of the given seconds", "no step begins that is predicted to exceed them by more", STOPPING
+    )

@@ -48,7 +48,6 @@ from gnvpro.training.scores import Improved, Rise, Scores
 
 LAST = "head eliminated over the whole training set"  # note of the last record, where that was due
 ROUNDED = "the model as it is stored, in fewer digits"  # note of one more record, if that makes a difference
-OVERRUN = 0.5  # of the given seconds, by which the last step may exceed them
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
 
 
@@ -208,9 +207,9 @@ class Run:
         return Budget(self.meter, limit - aside, share, seconds, self._seconds, self.processes.smallest)
 
     def _would_overrun(self, budget: Budget, passes: float) -> bool:
-        """Return whether a step of so many passes is expected to end later than half the given seconds after their end."""
+        """Return whether a step of so many passes is predicted to exceed the given seconds by too much."""
         expected = budget.share * self.meter.seconds_of(products=max(0.0, passes - 2) / 2, points=1)
-        return expected > budget.seconds_left + OVERRUN * self.plan.seconds
+        return expected > budget.seconds_left + self.problem.policy.stopping.overrun * self.plan.seconds
 
     def _ended(self, state: MethodState) -> Status | None:
         """Return why the records so far end the run, which a resumed run decides alike; None if they do not."""
