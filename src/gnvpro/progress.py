@@ -18,6 +18,7 @@ class Display:
         name, unit: what is done, counted in what.
         stream: print lines there; left out, a bar on the terminal if rich is installed, else lines on standard error.
         seconds_between: lines within so many seconds of the last one are left out, except the final one.
+        vanishes: whether the bar is removed when it is closed.
 
     >>> display = Display("cdr", "samples", sys.stdout)
     >>> display.start(total=3, done=1)
@@ -25,10 +26,17 @@ class Display:
     cdr: 3 of 3 samples, 0 s left
     """
 
-    def __init__(self, name: str, unit: str, stream: TextIO | None = None, seconds_between: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        unit: str,
+        stream: TextIO | None = None,
+        seconds_between: float = 0.0,
+        vanishes: bool = False,
+    ) -> None:
         self.name, self.unit, self.seconds_between = name, unit, seconds_between
         self.stream = stream or sys.stderr
-        self.bar = _rich_bar() if stream is None and sys.stderr.isatty() else None
+        self.bar = _rich_bar(vanishes) if stream is None and sys.stderr.isatty() else None
 
     def start(self, total: float | None, done: float = 0) -> None:
         """Begin to count, with `done` of `total` there already, None where there is no limit; shows the bar."""
@@ -36,7 +44,10 @@ class Display:
         self.started = self.printed = time.monotonic()
         if self.bar is not None:
             most = "" if total is None else f"/{total:.0f}"
-            self.task = self.bar.add_task(self.name, total=total, completed=done, unit=self.unit, most=most, text="")
+            left = "" if total is None else "left"
+            self.task = self.bar.add_task(
+                self.name, total=total, completed=done, unit=self.unit, most=most, text="", left=left
+            )
             self.bar.start()
 
     def update(self, done: float, text: str = "", line: str = "") -> None:
@@ -62,7 +73,7 @@ class Display:
             self.bar.stop()
 
 
-def _rich_bar() -> Any:
+def _rich_bar(vanishes: bool) -> Any:
     try:
         from rich import progress
         from rich.console import Console
@@ -74,10 +85,11 @@ def _rich_bar() -> Any:
         progress.TextColumn("{task.completed:.0f}{task.fields[most]} {task.fields[unit]}"),
         progress.TextColumn("{task.fields[text]}"),
         progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
+        progress.TextColumn("{task.fields[left]}"),
         # the rate over the last minutes, so that a resumed run is not credited with what it found
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
+        transient=vanishes,
         speed_estimate_period=120,
     )
 

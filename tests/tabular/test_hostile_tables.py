@@ -241,3 +241,12 @@ def test_a_report_that_cannot_be_written_costs_no_model(tmp_path: Path, monkeypa
     assert "predictions.csv could not be written: No space left on device" in last
     assert {"model.safetensors", "model.md", "metrics.json"} <= {p.name for p in (tmp_path / "run").iterdir()}
     assert command("predict", tmp_path / "run" / "model.safetensors", path).exit_code == 0
+
+
+def test_training_prints_at_most_a_screen_unless_asked_for_more(tmp_path: Path) -> None:
+    path = written(tmp_path, [f"{x:g}," * 60 + f"{3 * x:g}" for x in X], ",".join([*(f"c{k}" for k in range(60)), "y"]))
+    done = train(path)
+    assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) <= 45
+    assert "and 48 more" in done.output
+    assert len(train(path, "--verbose", "--overwrite").output.splitlines()) > len(done.output.splitlines())

@@ -22,7 +22,7 @@ from gnvpro.training.checkpoint import load as load_checkpoint
 from gnvpro.training.fingerprint import describe, digest, model_parts
 from gnvpro.training.history import History, Record
 from gnvpro.training.journal import Journal
-from gnvpro.training.listeners import Listener, as_listener
+from gnvpro.training.listeners import Listener, as_listeners
 from gnvpro.training.summary import summary_of
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "StepReport",
     "TrustRegion",
     "agreed",
-    "as_listener",
+    "as_listeners",
     "evaluating",
     "fingerprint",
     "load_checkpoint",

@@ -111,7 +111,7 @@ def solve(
     checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
     progress: bool = False,
-    listeners: Sequence[Listener | Callable[[Record], object] | str] = (),
+    listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
     clock: Callable[[], float] = time.perf_counter,
     process_group: Any = None,
     policy: Policy | None = None,
@@ -173,7 +173,8 @@ def solve(
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
     settings = Settings(seconds, seed, iterations, head_penalty, grow, head, spread, checkpoint, clock, processes)
-    watchers = [core.as_listener(each) for each in [*listeners, *(["progress"] if progress else [])]]
+    watchers = core.as_listeners("progress" if progress and not listeners else listeners)
+    watchers += core.as_listeners("progress") if progress and listeners else []
     core.warn_of_modes(u, stacklevel=4)
     with processes.noting_failures(), core.evaluating(u):
         began, rows, widen, chosen = clock(), as_policy(policy).equations, None, []

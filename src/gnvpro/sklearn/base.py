@@ -41,7 +41,9 @@ from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.sklearn.relevance import column_scales, half_way
 from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
 from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, spread_of
+from gnvpro.training.history import Record
 from gnvpro.training.judgement import is_affordable
+from gnvpro.training.listeners import StageProgress
 from gnvpro.training.train import train
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -78,6 +80,7 @@ class NetworkEstimator(BaseEstimator, ABC):
     module_: nn.Sequential
     _n_inputs: int  # columns as they came
     _columns: Tensor  # what scaled inputs are multiplied by
+    _stage = "network"  # what is trained next and why, for the progress
 
     @with_advice(WRITE_INSTEAD)
     def __init__(
@@ -98,7 +101,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         patience: int = 10,
         warm_start: bool = False,
         random_state: Any = None,
-        verbose: bool = False,
+        verbose: bool | int = False,
         memory: float | None = None,
         policy: Policy | None = None,
     ) -> None:
@@ -127,6 +130,7 @@ class NetworkEstimator(BaseEstimator, ABC):
     ) -> Found:
         """Train a network on inputs and targets in their final form, for so many iterations at most."""
         n_outputs = int(labels.max()) + 1 if loss == "multinomial" and labels is not None else targets[:1].size
+        self._stage = "first network"
         begins = not (self._goes_on() and self._n_inputs == X.shape[1])
         if begins:
             if hasattr(self, "module_"):
@@ -205,6 +209,8 @@ class NetworkEstimator(BaseEstimator, ABC):
             few = Samples(samples.part.take(drawn), None) if many else samples
             if found and not self._may_be_cut(loss, found[0][0], few.part, n_outputs, seed):
                 break
+            part = f" on {len(drawn)} of {n} rows" if many else ""
+            self._stage = f"with columns in pieces, for steps along a column{part}" if found else f"first network{part}"
             model = self._train_in_units(loss, few, n_outputs, seed, rules.part_iterations if many else None)
             scales, gain = column_scales(model)
             found.append((model, scales, model.log_evidence + gain))
@@ -217,6 +223,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         if in_batches:
             columns = half_way(columns)
             return self._train_like(first, loss, samples.scaled(columns), n_outputs, seed), which, columns
+        self._stage = f"again{' on all rows' if many else ''}, columns scaled by how much they matter"
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
         return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
 
@@ -238,6 +245,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             epochs = rules.batch_steps * method.samples_per_batch(n, squares) / n
             work = min(max(2 * epochs, rules.least_work), rules.most_work)
             settings |= {"method": method, "work": work, "n_layers": 2}
+        self._stage = "again on all rows, with the penalties found on a part of them"
         trained = self._train(loss, samples.in_units(first.units), n_outputs, seed, **settings)
         return replace(trained, units=first.units)
 
@@ -257,7 +265,7 @@ class NetworkEstimator(BaseEstimator, ABC):
         pilots = [
             Samples(replace(cut, inputs=inputs).take(drawn), None) for inputs in (whole.samples.part.inputs, cut.inputs)
         ]
-        most = rules.pilot_iterations
+        most, self._stage = rules.pilot_iterations, "trial on few rows: do columns in pieces pay?"
         first, second = (self._train(loss, pilot, n_outputs, seed, most).log_evidence for pilot in pilots)
         return second - first > -rules.pilot_behind * rules.pilot_rows * n_outputs
 
@@ -295,7 +303,7 @@ class NetworkEstimator(BaseEstimator, ABC):
             keep="last" if rest is None else "best",
             patience=None if rest is None else self.patience,
             iterations=self.max_iter if most is None else most,
-            listeners=["progress"] if self.verbose else [],
+            listeners=self._watchers(loss),
             policy=self.policy,
             **self._training(loss, part, model, seed) | settings,
         )
@@ -312,6 +320,18 @@ class NetworkEstimator(BaseEstimator, ABC):
             policy=self.policy,
         )
         return Trained(model, result, problem, samples, directions=directions)
+
+    def _watchers(self, loss: str) -> str | StageProgress:
+        """What shows the progress of a training: nothing, one line per stage, or every step."""
+        if not self.verbose:
+            return "silent"
+
+        def describe(record: Record) -> str:
+            if loss == "least_squares":
+                return f"error {math.sqrt(2 * record.misfit):.3g}"
+            return f"log loss {record.misfit:.3g}"
+
+        return "progress" if self.verbose > 1 else StageProgress(self._stage, describe)
 
     def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
         """Loss, method, work and penalties, as `train` takes them."""

@@ -64,7 +64,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         calibrated: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
-        verbose: bool = False,
+        verbose: bool | int = False,
         memory: float | None = None,
         policy: Policy | None = None,
     ) -> None:

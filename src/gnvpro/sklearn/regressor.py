@@ -57,7 +57,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
             better for `patience` iterations, and keep the best model.
         warm_start: whether another fit begins from the features of the last one.
         random_state: of the first weights and the held-out samples.
-        verbose: whether to show the progress.
+        verbose: True for one line per stage of the fit with its root mean square error in standard deviations of the targets,
+            and a progress bar on a terminal; 2 for every step.
         policy: the thresholds that choose the network, the solver and the samples (see `gnvpro.policy`).
 
     Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `chosen_` (penalties, noise and evidence
@@ -185,6 +186,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
             log = chosen.log_evidence - trained.problem.n_observed * float(units.log().sum())
             if found is not None and log <= found.log_evidence:
                 break
+            self._stage = "again, targets in units of their noise"
             noise = units * units.new_tensor(chosen.noise)
             chosen = replace(chosen, noise=tuple(noise.tolist()), log_evidence=log)
             found = replace(trained, result=replace(trained.result, chosen=chosen), units=units)
@@ -218,6 +220,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         """Models that have not seen a part of the samples, and that part: residuals that much was fitted to say little."""
         for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
             seen = part.take(np.setdiff1d(np.arange(len(part.inputs)), fold))
+            self._stage = "without some rows, which measure the noise"
             model = self._train("least_squares", Samples(seen, None), part.targets.shape[1], seed)
             rest = part.take(fold)
             yield model, rest if model.directions is None else rest.along(model.directions), fold

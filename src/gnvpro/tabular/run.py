@@ -55,6 +55,8 @@ def train_table(order: TableOrder, table: ReadTable, tell: Tell = print) -> tupl
     parts, notes = split(order, table)
     columns = table.columns
     tell(f"training on {len(parts.X)} rows of {sizes(columns)}; {len(parts.X_test)} rows are held out")
+    if not order.classify and not order.verbose:
+        tell("errors of stages are root mean squares, in standard deviations of the target")
     for note in notes:
         tell(note)
     started = time.perf_counter()

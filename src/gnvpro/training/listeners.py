@@ -16,7 +16,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
@@ -24,6 +26,8 @@ from gnvpro.extras import how_to_get
 from gnvpro.minimize.status import Status
 from gnvpro.progress import Display
 from gnvpro.training.history import History, Record, columns_of, row_of
+
+SECONDS_WITHOUT_BAR = 2.0
 
 
 @runtime_checkable
@@ -197,6 +201,86 @@ class EachRecord:
         """Do nothing."""
 
 
+class LateProgress:
+    """A progress bar for a run that takes longer than two seconds; `train` shows it on a terminal if it has no listener.
+
+    >>> LateProgress().end(Status.SETTLED)
+    """
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def begin(self, history: History, budget: float) -> None:
+        """Remember when the run began."""
+        self._begun, self._start = time.monotonic(), (History(list(history)), budget)
+
+    def record(self, record: Record) -> None:
+        """Move the bar, or show it if it is time."""
+        if self._bar is None and time.monotonic() - self._begun > SECONDS_WITHOUT_BAR:
+            self._bar = Progress()
+            self._bar.begin(*self._start)
+        if self._bar is not None:
+            self._bar.record(record)
+
+    def end(self, status: Status) -> None:
+        """Leave the bar standing, if there is one."""
+        if self._bar is not None:
+            self._bar.end(status)
+
+
+class StageProgress:
+    """One stage of several: a bar that vanishes, and one line at its end. Without a terminal there is only the line.
+
+    >>> import contextlib, io
+    >>> with contextlib.redirect_stderr(io.StringIO()) as said:
+    ...     stage = StageProgress("first network", lambda record: f"error {record.loss:g}")
+    ...     stage.begin(History(), budget=10)
+    ...     stage.record(Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0))
+    ...     stage.end(Status.SETTLED)
+    >>> print(said.getvalue().strip())
+    first network: error 0.5 after 0 iterations, 0.1 s
+    """
+
+    def __init__(self, name: str, describe: Callable[[Record], str]) -> None:
+        self.name, self._describe = name, describe
+        self._last: Record | None = None
+
+    def begin(self, history: History, budget: float) -> None:
+        """Show the bar."""
+        self._display = Display(self.name, "iterations", seconds_between=math.inf, vanishes=True)
+        self._display.start(None)
+
+    def record(self, record: Record) -> None:
+        """Move the bar."""
+        self._last = record
+        self._display.update(record.iteration, self._describe(record))
+
+    def end(self, status: Status) -> None:
+        """Replace the bar by a line."""
+        self._display.close()
+        if self._last is not None:
+            cost = f"after {self._last.iteration} iterations, {self._last.seconds:.2g} s"
+            self._display.note(f"{self.name}: {self._describe(self._last)} {cost}")
+
+
+def as_listeners(listeners: str | Listener | Callable[[Record], object] | Sequence[Any]) -> list[Listener]:
+    """Convert `train(listeners=...)` to listeners.
+
+    Args:
+        listeners: one or several, as `as_listener` takes them; "silent" for none; an empty sequence for a progress bar
+            after two seconds if standard error is a terminal, else none.
+
+    >>> as_listeners("silent")
+    []
+    """
+    if isinstance(listeners, str) and listeners == "silent":
+        return []
+    several = list(listeners) if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
+    if not several:
+        return [LateProgress()] if sys.stderr.isatty() else []
+    return [as_listener(each) for each in several]
+
+
 def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
     """Convert an element of `train(listeners=...)` to a listener.
 
@@ -220,7 +304,7 @@ def as_listener(value: Listener | Callable[[Record], object] | str) -> Listener:
             return EachRecord(value)
     raise TypeError(
         'each of listeners must be an object with the methods begin, record and end, the string "progress", or a '
-        f"function of one record; got {value!r}"
+        f'function of one record; got {value!r} (listeners="silent" shows nothing)'
     )
 
 

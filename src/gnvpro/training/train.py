@@ -33,7 +33,7 @@ from gnvpro.training.fingerprint import describe, model_parts
 from gnvpro.training.history import Record
 from gnvpro.training.inspection import warn_of_inputs
 from gnvpro.training.levels import can_be_refined
-from gnvpro.training.listeners import Listener, as_listener
+from gnvpro.training.listeners import Listener, as_listeners
 from gnvpro.training.plan import Plan, sentences
 from gnvpro.training.result import Result
 from gnvpro.training.run import Run
@@ -147,7 +147,8 @@ def train(
             afresh.
         listeners: what watches the run, one or several: "progress" for a progress bar (lines where there is no terminal), a
             function of one `Record`, called when the model holds the last accepted theta and W, or an object such as
-            `gnvpro.listeners.CSVFile("history.csv")`. Left out, nothing is shown.
+            `gnvpro.listeners.CSVFile("history.csv")`. Left out: a progress bar if the run takes longer than two seconds
+            and standard error is a terminal. "silent" shows nothing.
         process_group: of `torch.distributed`, such as `torch.distributed.group.WORLD`: every process of it makes this call with
             its own part of the samples (of any size, or none) and of the validation set, and all else the same. Training begins
             at the model of rank 0, and ends with the same model and history everywhere. Rank 0 alone writes the checkpoint and
@@ -189,8 +190,7 @@ def train(
             stacklevel=2,
         )
     with processes.together():
-        several = listeners if isinstance(listeners, Sequence) and not isinstance(listeners, str) else [listeners]
-        watchers = [as_listener(each) for each in several]
+        watchers = as_listeners(listeners)
         named = check_metrics(metrics)
         plan = Plan(
             method=chosen,
