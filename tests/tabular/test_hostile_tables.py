@@ -249,4 +249,5 @@ def test_training_prints_at_most_a_screen_unless_asked_for_more(tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert len(done.output.splitlines()) <= 45
     assert "and 48 more" in done.output
-    assert len(train(path, "--verbose", "--overwrite").output.splitlines()) > len(done.output.splitlines())
+    more = train(path, "--verbose", "--overwrite", "--work", 60)
+    assert len(more.output.splitlines()) > len(done.output.splitlines())
