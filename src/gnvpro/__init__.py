@@ -95,7 +95,7 @@ def _imported(name: str) -> object:
     try:
         module = import_module(home)
     except ModuleNotFoundError as error:
-        if error.name != "sklearn":
+        if (error.name or "").split(".")[0] != "sklearn":
             raise
         from gnvpro.extras import how_to_get
 

@@ -404,9 +404,10 @@ def test_it_is_less_sure_far_from_the_data() -> None:
     assert std[1] > 1.5 * std[0]
 
 
-def test_calibrated_probabilities_are_less_sure_and_name_the_same_class(iris) -> None:
+def test_calibrated_probabilities_with_held_out_rows_are_less_sure_and_name_the_same_class(iris) -> None:
     X, y = iris[0][::3], iris[1][::3]
-    plain, calibrated = (GNvproClassifier(calibrated=c, **QUICK).fit(X, y) for c in (False, True))
+    settings = {**QUICK, "early_stopping": True, "validation_fraction": 0.2}
+    plain, calibrated = (GNvproClassifier(calibrated=c, **settings).fit(X, y) for c in (False, True))
     p, q = plain.predict_proba(iris[0]), calibrated.predict_proba(iris[0])
     assert q.max(1).mean() < p.max(1).mean()
     assert (p.argmax(1) == q.argmax(1)).mean() > 0.97

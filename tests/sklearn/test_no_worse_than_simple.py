@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ import torch
 
 pytest.importorskip("sklearn")
 
-from sklearn.linear_model import RidgeCV
-from sklearn.metrics import r2_score
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import log_loss, r2_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from gnvpro import GNvproClassifier, GNvproRegressor
-from gnvpro.sklearn.blend import blend
+from gnvpro.problem.losses import Logistic, Multinomial
+from gnvpro.sklearn.blend import blend, blend_logits
+from gnvpro.sklearn.left_out import fit_linear_classes
 from gnvpro.sklearn.linear import fit_linear
 from gnvpro.sklearn.rows import merge_equal_rows
 
@@ -239,3 +244,83 @@ def test_equal_rows_are_merged_and_their_order_does_not_matter() -> None:
     mixed = rng.permutation(np.repeat(np.arange(30), weights.astype(int)))
     again = merge_equal_rows(X[mixed], y[mixed], np.ones(len(mixed)))
     assert all(np.array_equal(a, b) for a, b in zip(merged, again, strict=True))
+
+
+# -- probabilities
+
+
+def wide_classes(samples: int, seed: int, classes: int = 2, signal: float = 1.0):
+    """Forty columns, of which three say something about the class."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(samples, 40))
+    logits = signal * (X[:, :3] @ rng.normal(size=(3, classes)))
+    return X, (logits + rng.gumbel(size=logits.shape)).argmax(1)
+
+
+def log_losses(samples: int, seed: int, classes: int, signal: float) -> dict[str, float]:
+    X, y = wide_classes(samples + 1000, seed, classes, signal)
+    logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    prior = np.bincount(y[:samples], minlength=classes) / samples
+    found = {"prior": log_loss(y[samples:], np.tile(prior, (1000, 1)), labels=range(classes))}
+    for name, model in (("ours", GNvproClassifier(random_state=0)), ("logistic", logistic)):
+        shares = model.fit(X[:samples], y[:samples]).predict_proba(X[samples:])
+        found[name] = log_loss(y[samples:], shares, labels=range(classes))
+    return found
+
+
+@pytest.mark.parametrize(("classes", "signal"), [(2, 1.0), (3, 2.0), (2, 0.0), (4, 0.0)])
+def test_probabilities_are_no_worse_than_those_of_simple_models_on_small_wide_tables(
+    classes: int, signal: float
+) -> None:
+    for seed in range(2):
+        found = log_losses(120, seed, classes, signal)
+        assert found["ours"] < min(found["prior"], found["logistic"]) + 0.05, found
+
+
+def test_logits_of_rows_left_out_are_close_to_those_of_fits_without_them() -> None:
+    for classes in (2, 3):
+        X, y = wide_classes(60, 0, classes)
+        columns = torch.tensor(X[:, :5] - X[:, :5].mean(0))
+        loss = Logistic() if classes == 2 else Multinomial()
+        targets = torch.tensor(np.eye(classes)[y] if classes > 2 else y[:, None].astype(float))
+        ones = torch.ones(60, dtype=torch.float64)
+        with patch("gnvpro.sklearn.left_out.PENALTIES", (0.01,)):
+            whole = fit_linear_classes(columns, loss, targets, ones)
+            assert whole is not None
+            logits = columns @ whole.coefficients + whole.bias
+            for i in range(0, 60, 7):
+                weights = ones.clone()
+                weights[i] = 1e-12
+                with patch("gnvpro.sklearn.left_out.PENALTIES", (0.01 * 60 / 59,)):  # times the rows, the same penalty
+                    without = fit_linear_classes(columns, loss, targets, weights)
+                assert without is not None
+                exact, found = (columns[i] @ without.coefficients + without.bias), whole.left_out[i]
+                exact, found, plain = (
+                    each - each.mean() if classes > 2 else each for each in (exact, found, logits[i])
+                )
+                assert float((found - exact).norm()) < 0.3 * float((plain - exact).norm()) + 1e-6
+
+
+def test_covariances_of_outputs_have_the_spread_as_their_diagonal() -> None:
+    X, y = wide_classes(60, 0, 3)
+    model = GNvproClassifier(hidden=4, random_state=0, calibrated=True, early_stopping=True).fit(X, y)
+    inputs = model.module_[:-2](torch.tensor(X))
+    with torch.no_grad():
+        whole = model._posterior.covariance(model.module_[-2:], inputs)
+        spread = model._posterior.spread(model.module_[-2:], inputs)
+    assert torch.allclose(whole.diagonal(dim1=1, dim2=2), spread)
+    assert torch.allclose(whole.sum(2), torch.zeros(60, 3, dtype=torch.float64), atol=1e-10)
+
+
+def test_a_blend_of_logits_trusts_what_predicts() -> None:
+    rng = np.random.default_rng(0)
+    logits = torch.tensor(2 * rng.normal(size=(300, 1)))
+    targets = (logits + torch.tensor(rng.logistic(size=(300, 1))) > 0).double()
+    ones, prior, noise = torch.ones(300).double(), torch.zeros(1).double(), torch.tensor(3 * rng.normal(size=(300, 1)))
+    a, b = blend_logits(logits, noise, prior, Logistic(), targets, ones)
+    assert a > 0.85 > 0.1 > b
+    a, b = blend_logits(noise, logits, prior, Logistic(), targets, ones)
+    assert b > 0.85 > 0.1 > a
+    assert sum(blend_logits(noise, noise.flip(0), prior, Logistic(), targets, ones)) < 0.1
+    a, _ = blend_logits(4 * logits, None, prior, Logistic(), targets, ones)
+    assert 0.15 < a < 0.35

@@ -14,6 +14,7 @@ Legend: J -> Jacobian of the features, w -> row of the head, T, D -> coupling an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -79,19 +80,41 @@ class JointPosterior:
         network = SeparableNetwork.of(model, inputs[:2])
         return torch.cat([self._spread(network, part) for part in inputs.split(ROWS)])
 
+    def covariance(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Between the outputs of each row, (rows, outputs, outputs); for losses other than least squares."""
+        network = SeparableNetwork.of(model, inputs[:2])
+        return torch.cat([self._covariance(network, part) for part in inputs.split(ROWS)])
+
+    def _covariance(self, network: SeparableNetwork, inputs: Tensor) -> Tensor:
+        Z, moved = self._moved(network, inputs)
+        roots = self.head_root.expand(len(self.mix), -1, -1) if self.head_root.ndim == 2 else self.head_root
+        head = (Z @ roots).transpose(0, 1)  # (rows, outputs, m)
+        total = head @ head.mT
+        for rows, Y in moved:
+            theta = torch.einsum("km,qmn->nkq", self.mix, Y)
+            total[rows] += theta @ theta.mT
+        return total / self.n_samples
+
     def _spread(self, network: SeparableNetwork, inputs: Tensor) -> Tensor:
+        Z, moved = self._moved(network, inputs)
+        total = (Z @ self.head_root).square().sum(-1).reshape(-1, len(Z)).T
+        total = total.expand(-1, len(self.mix)).clone()
+        for rows, Y in moved:
+            total[rows] += torch.einsum("km,qmn->nkq", self.mix, Y).square().sum(2)
+        return total / self.n_samples
+
+    def _moved(self, network: SeparableNetwork, inputs: Tensor) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
+        """Features with the column of ones, and L^-1 (J' w - T' (D + a2)^-1 z), (q, m, rows), some rows at a time."""
         linear = network.linearize(self.theta, inputs, PassPlan(len(inputs)), WorkMeter(len(inputs)))
         features = linear.features.to(self.W)
         ones = features.new_ones((len(features), self.head_root.shape[-2] - features.shape[1]))
         Z = torch.cat([features, ones], 1)
-        head = (Z @ self.head_root).square().sum(-1).reshape(-1, len(Z)).T
-        if self.theta.numel() == 0:
-            return head.expand(-1, len(self.mix)) / self.n_samples
-        parts = []
-        for rows, jacobians in linear.jacobian(self.seeds[:, None].expand(-1, len(Z), -1)):
-            blocks = self.subspace.gather(jacobians, self.W).blocks
-            J = torch.cat([b if isinstance(b, Tensor) else b.dense() for b in blocks]) * self.scale[:, None, None]
-            moved = J - torch.einsum("qmf,nf->qmn", self.follow, Z[rows])
-            Y = torch.linalg.solve_triangular(self.factor, moved.flatten(1), upper=False).view(moved.shape)
-            parts.append(torch.einsum("km,qmn->nkq", self.mix, Y).square().sum(2))
-        return (head + torch.cat(parts)) / self.n_samples
+
+        def moved() -> Iterator[tuple[slice, Tensor]]:
+            for rows, jacobians in linear.jacobian(self.seeds[:, None].expand(-1, len(Z), -1)):
+                blocks = self.subspace.gather(jacobians, self.W).blocks
+                J = torch.cat([b if isinstance(b, Tensor) else b.dense() for b in blocks]) * self.scale[:, None, None]
+                moved = J - torch.einsum("qmf,nf->qmn", self.follow, Z[rows])
+                yield rows, torch.linalg.solve_triangular(self.factor, moved.flatten(1), upper=False).view(moved.shape)
+
+        return Z, moved() if self.theta.numel() else iter(())

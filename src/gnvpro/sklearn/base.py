@@ -354,6 +354,12 @@ class NetworkEstimator(BaseEstimator, ABC):
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         """Whether columns are cut into pieces; both where the evidence shall choose, first what is taken where it cannot."""
 
+    def _blends(self, found: Found) -> bool:
+        """Whether the network is weighed against simple models: it is ours, and its penalties are."""
+        searched = found.trained.result.chosen is not None or self._are_many(len(found.trained.samples.part.inputs))
+        ours = self._has_own_layers() and self.standardize and not self.warm_start
+        return searched and ours and found.trained.samples.rest is None
+
     def _may_rotate(self) -> bool:
         """Whether inputs may be replaced by their coordinates: the first layer is ours, and its penalty treats all alike."""
         return self._has_own_layers() and self.standardize and not self._goes_on()

@@ -18,13 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
+from scipy.optimize import minimize, nnls
 from torch import Tensor
+
+from gnvpro.problem.losses import Loss
 
 CHARGES = (
     4.0,
     5.0,
 )  # squared errors of a row: the network's weight; the linear one's, whose penalty was fitted as well
+CHARGES_OF_CLASSES = (2.0, 3.0)  # the same in twice the log loss
+NEARLY_WHOLE = 0.98  # a network that counts for so much is taken whole
 AS_GOOD = 1.02  # times the error of the best blend: such a network stays alone
 
 
@@ -70,3 +74,35 @@ def blend(network: Tensor, linear: Tensor, target: Tensor, weights: Tensor) -> B
         return trusted(network)
     found = found * (max(0.0, 1 - CHARGES[0] / gain) if gain > 0 else 0.0)
     return Blend(float(found[0]), float(found[1]), mean + found[0] * (network - mean) + found[1] * (linear - mean))
+
+
+def blend_logits(
+    network: Tensor, linear: Tensor | None, prior: Tensor, loss: Loss, targets: Tensor, weights: Tensor
+) -> tuple[float, float]:
+    """Weights of a network and of a linear model of classes, from logits of left-out rows.
+
+    They minimise the log loss of  prior + a (network - prior) + b (linear - prior),  charged and shrunk as above.
+    """
+    n, moves = float(weights.sum()), [each - prior for each in (network, linear) if each is not None]
+    start = float(weights @ loss.value(prior.expand_as(network), targets)) / n
+    best, found = start, np.zeros(2)
+    for chosen in ([0], [1], [0, 1])[: 2 * len(moves) - 1]:
+
+        def error(shares: np.ndarray, chosen: list[int] = chosen) -> tuple[float, np.ndarray]:
+            logits = prior + sum(float(a) * moves[j] for a, j in zip(shares, chosen, strict=True))
+            slopes = weights[:, None] * loss.gradient(logits, targets)
+            gradient = np.array([float((slopes * moves[j]).sum()) / n for j in chosen])
+            return float(weights @ loss.value(logits, targets)) / n, gradient
+
+        done = minimize(
+            error, np.full(len(chosen), 0.5), jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * len(chosen)
+        )
+        charged = float(done.fun) + sum(CHARGES_OF_CLASSES[j] for j in chosen) / (2 * n)
+        if charged < best:
+            best, found = charged, np.zeros(2)
+            found[chosen] = done.x
+    gain = 2 * n * (start - best)
+    if found[0] >= NEARLY_WHOLE and found[1] == 0.0 and gain > CHARGES_OF_CLASSES[0] / (1 - NEARLY_WHOLE):
+        return 1.0, 0.0
+    found = found * (max(0.0, 1 - CHARGES_OF_CLASSES[0] / gain) if gain > 0 else 0.0)
+    return float(found[0]), float(found[1])

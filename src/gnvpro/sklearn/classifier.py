@@ -11,16 +11,20 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from torch import nn
+from torch import Tensor, nn
 
 from gnvpro.arguments import with_advice
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.objectives.joint_posterior import JointPosterior
-from gnvpro.objectives.posterior import HeadPosterior, head_posterior, probit_scaled
+from gnvpro.objectives.posterior import head_posterior, probit_scaled
 from gnvpro.policy import Policy
 from gnvpro.sklearn.base import WRITE_INSTEAD, NetworkEstimator
+from gnvpro.sklearn.blend import Blend, blend_logits
+from gnvpro.sklearn.combine import Choice, Option, assembled, is_plain, plain
+from gnvpro.sklearn.left_out import fit_linear_classes, left_out_logits
+from gnvpro.sklearn.parts import Posterior
 from gnvpro.sklearn.rows import merge_equal_rows
-from gnvpro.sklearn.trained import Array, Trained, trained_point
+from gnvpro.sklearn.scaling import plain_scaling
+from gnvpro.sklearn.trained import Array, Found, Trained, trained_point
 
 
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):
@@ -30,8 +34,10 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
 
     Args:
         class_weight: a weight for each class, by label; "balanced" makes every class count the same.
-        calibrated: whether probabilities take into account what is not known about the head: they move towards each
-            other where there were few samples. The most likely class stays nearly always the same.
+        calibrated: whether probabilities are judged by rows that are left out, as errors on the training set say little: they
+            move towards those of a logistic regression and the shares of the classes as far as that predicts such rows better.
+            With `early_stopping`, `warm_start`, `features` or penalties given by hand, they take into account what is not known
+            about the network instead.
 
     Attributes: `classes_`, and no `noise_std_`; `module_` returns logits.
 
@@ -61,7 +67,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
         validation_fraction: float = 0.1,
         patience: int = 10,
         class_weight: dict[Any, float] | str | None = None,
-        calibrated: bool = False,
+        calibrated: bool = True,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: bool | int = False,
@@ -108,24 +114,38 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
             raise ValueError(f"y must have samples of at least two classes, got one class: {self.classes_[0]!r}")
         found = self._find(X, labels, "logistic" if n == 2 else "multinomial", weights, labels, self._seed())
         self._keep(found, X.shape[1])
-        self.module_ = nn.Sequential(
-            OrderedDict([*found.scaling.items(), *found.trained.model.named_children()])
-        ).eval()
-        self._learn_posterior(found.trained)
+        self._posterior: Posterior | None = None
+        if self.calibrated and self._blends(found):
+            self._blend(found, X, weights)
+            return self
+        self.module_ = nn.Sequential(OrderedDict([*found.layers.items(), ("head", found.trained.model[-1])])).eval()
+        if self.calibrated:
+            self._posterior = posterior_of(found.trained)
         return self
+
+    def _blend(self, found: Found, X: Array, weights: Array) -> None:
+        """Weigh the network against a linear model and the shares of the classes, by logits of rows left out."""
+        trained, shares, columns = found.trained, torch.tensor(weights), plain_scaling(X, weights)
+        loss, targets = trained.problem.loss, trained.problem.misfit.targets
+        prior = class_logits(shares @ targets / shares.sum())
+        linear = fit_linear_classes(columns(torch.tensor(X)), loss, targets, shares)
+        logits, coefficients = (None, None) if linear is None else (linear.left_out, linear.coefficients)
+        left_out = left_out_by(trained)
+        network, beside = blend_logits(left_out, logits, prior, loss, targets, shares)
+        option = Option(found, range(len(prior)), posterior_of(trained), left_out, left_out)
+        choices = [Choice(option, k, Blend(network, beside, left_out[:, k])) for k in option.targets]
+        if is_plain(choices):
+            self.module_ = plain(choices)
+        else:
+            self.module_ = assembled(choices, coefficients, columns, X.shape[1])[0]
+        with torch.no_grad():
+            bias = self.module_.get_submodule("head").get_parameter("bias")
+            bias.add_((1 - network - beside) * prior)
+            if linear is not None:
+                bias.add_(beside * linear.bias)
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         return (self._has_own_layers() and n_samples >= self._rules.classes_pieces_from,)
-
-    def _learn_posterior(self, trained: Trained) -> None:
-        self._posterior: JointPosterior | HeadPosterior | None = None
-        if self.calibrated and trained.joint is not None:
-            self._posterior = trained.joint[1]
-        elif self.calibrated:
-            problem, point = trained.problem, trained_point(trained.problem)
-            self._posterior = head_posterior(
-                point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed
-            )
 
     def decision_function(self, X: Any) -> Array:
         """Logits: one per sample for two classes (positive for the second), else one per class."""
@@ -143,4 +163,29 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
 
     def predict(self, X: Any) -> Array:
         """The most likely class."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        most_likely = self.predict_proba(X).argmax(1)
+        return self.classes_[most_likely]
+
+
+def class_logits(shares: Tensor) -> Tensor:
+    """Logits of the shares of the classes; of one share, that of the second of two classes."""
+    return torch.log(shares / (1 - shares)) if len(shares) == 1 else shares.log()
+
+
+def posterior_of(trained: Trained) -> Posterior:
+    """What is not known about theta and head, or about the head alone if their matrix is too large."""
+    if trained.joint is not None:
+        return trained.joint[1]
+    problem, point = trained.problem, trained_point(trained.problem)
+    return head_posterior(point.Z, problem.misfit, point.outputs, problem.head_penalty, problem.n_observed)
+
+
+def left_out_by(trained: Trained) -> Tensor:
+    """Logits of the training rows, each as if it had been left out; as they are if the matrix for that is too large."""
+    part, problem = trained.samples.part, trained.problem
+    with torch.no_grad():
+        logits = trained.model(part.inputs)
+        if trained.joint is None:
+            return logits
+        covariance = trained.joint[1].covariance(trained.model, part.inputs)
+        return left_out_logits(problem.loss, logits, problem.misfit.targets, part.weights, covariance)

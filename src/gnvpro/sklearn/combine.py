@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gnvpro.objectives.posterior import covering
 from gnvpro.sklearn.blend import Blend, blend, trusted
 from gnvpro.sklearn.linear import LinearModel
-from gnvpro.sklearn.parts import COLUMNS, Beside, PartPosteriors, Posterior
+from gnvpro.sklearn.parts import COLUMNS, Beside, Posterior
 from gnvpro.sklearn.trained import Found
 
 OWN_NETWORK = 0.99  # times the squared error of the common network: a target's own one must be better than that
@@ -73,26 +73,31 @@ def taken(option: Option, count: int) -> list[Choice]:
 
 
 def is_plain(choices: Sequence[Choice]) -> bool:
-    """Whether one network, as it is, predicts all targets."""
+    """Whether one network predicts all targets, without a linear model."""
     first = choices[0].option
-    return first is not None and all(c.option is first and c.blend.is_network for c in choices)
+    return first is not None and all(c.option is first and c.blend.network > 0 and c.blend.linear == 0 for c in choices)
 
 
-def plain(option: Option) -> nn.Sequential:
-    """A network with its scaling, and targets in the units that they came in."""
+def plain(choices: Sequence[Choice]) -> nn.Sequential:
+    """The one network that counts, with its scaling; its outputs in the units of standardised targets, and shrunk."""
+    option = choices[0].option
+    assert option is not None
     model, units = option.found.trained.model, option.found.trained.units
-    head = model.get_submodule("head")
-    if units is not None:
-        with torch.no_grad():
-            head.get_parameter("weight").mul_(units[:, None])
-            head.get_parameter("bias").mul_(units)
+    head, shares = model.get_submodule("head"), torch.tensor([c.blend.network for c in choices]).double()
+    with torch.no_grad():
+        factors = shares if units is None else shares * units
+        head.get_parameter("weight").mul_(factors[:, None])
+        head.get_parameter("bias").mul_(factors)
     return nn.Sequential(OrderedDict([*option.found.layers.items(), ("head", head)])).eval()
 
 
 def assembled(
-    choices: Sequence[Choice], linear: LinearModel | None, columns: nn.Module, n_inputs: int, total: float
-) -> tuple[nn.Sequential, PartPosteriors]:
-    """One module of all parts that count, and their posteriors."""
+    choices: Sequence[Choice], coefficients: Tensor | None, columns: nn.Module, n_inputs: int
+) -> tuple[nn.Sequential, dict[str, Posterior], tuple[tuple[str, int], ...]]:
+    """One module of all parts that count, the posteriors of its networks, and which part each target has its spread from.
+
+    `coefficients` are those of the linear model of standardised `columns`, (columns, targets).
+    """
     used: list[Option] = []
     for choice in choices:
         if choice.option is not None and choice.blend.network > 0 and choice.option not in used:
@@ -102,8 +107,7 @@ def assembled(
     widths = [head.get_parameter("weight").shape[1] for head in heads]
     parts: dict[str, nn.Module] = {names[id(option)]: nn.Sequential(option.found.layers) for option in used}
     blends = [choice.blend for choice in choices]
-    with_columns = linear is not None and (not used or any(b.linear > 0 for b in blends))
-    if with_columns or not used:
+    if not used or any(b.linear > 0 for b in blends):
         parts[COLUMNS] = columns
     n_columns = n_inputs if COLUMNS in parts else 0
     head = nn.Linear(sum(widths) + n_columns, len(choices), dtype=torch.float64)
@@ -121,11 +125,10 @@ def assembled(
                 sources.append((names[id(choice.option)], choice.column))
             else:
                 sources.append((COLUMNS if b > 0 else "", k if b > 0 else 0))
-            if b > 0 and linear is not None:
-                weight[k, sum(widths) :] = b * linear.coefficients[:, k]
+            if b > 0 and coefficients is not None:
+                weight[k, sum(widths) :] = b * coefficients[:, k]
     module = nn.Sequential(OrderedDict(features=Beside(parts), head=head)).eval()
-    posteriors = {names[id(option)]: option.posterior for option in used}
-    return module, PartPosteriors(posteriors, None if linear is None else linear.spread, tuple(sources), total)
+    return module, {names[id(option)]: option.posterior for option in used}, tuple(sources)
 
 
 def noise_of(choice: Choice, k: int, target: Tensor, weights: Tensor, linear: LinearModel | None) -> Tensor:

@@ -28,7 +28,7 @@ from gnvpro.sklearn.combine import (
     plain,
     taken,
 )
-from gnvpro.sklearn.linear import LinearModel, fit_linear
+from gnvpro.sklearn.linear import fit_linear
 from gnvpro.sklearn.parts import PartPosteriors, Posterior
 from gnvpro.sklearn.rows import merge_equal_rows
 from gnvpro.sklearn.scaling import TargetUnits, plain_scaling
@@ -117,18 +117,19 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
             choices = judged(options, linear, goals, shares)
         if is_plain(choices):
             assert choices[0].option is not None
-            option = choices[0].option
-            self.module_ = plain(option)
-            self._posterior: Posterior | PartPosteriors = option.posterior
-            return self._noise(option, seed)
-        self.module_, self._posterior = assembled(choices, linear, columns, X.shape[1], float(weights.sum()))
-        return torch.stack([self._noise_of(c, k, goals, shares, linear, seed) for k, c in enumerate(choices)])
-
-    def _blends(self, found: Found) -> bool:
-        """Whether the network is weighed against a linear model and the mean: it is ours, and its penalties are."""
-        searched = found.trained.result.chosen is not None or self._are_many(len(found.trained.samples.part.inputs))
-        ours = self._has_own_layers() and self.standardize and not self.warm_start
-        return searched and ours and found.trained.samples.rest is None
+            self.module_ = plain(choices)
+            self._posterior: Posterior | PartPosteriors = choices[0].option.posterior
+        else:
+            coefficients, spread = (None, None) if linear is None else (linear.coefficients, linear.spread)
+            self.module_, posteriors, sources = assembled(choices, coefficients, columns, X.shape[1])
+            self._posterior = PartPosteriors(posteriors, spread, sources, float(weights.sum()))
+        noises = {id(c.option): self._noise(c.option, seed) for c in choices if c.option and c.blend.is_network}
+        return torch.stack(
+            [
+                noises[id(c.option)][c.column] if c.blend.is_network else noise_of(c, k, goals[:, k], shares, linear)
+                for k, c in enumerate(choices)
+            ]
+        )
 
     def _worth_a_network(self, whole: Option, targets: Tensor, weights: Tensor) -> list[int]:
         """Targets that may gain from a network of their own, noisiest first."""
@@ -161,14 +162,6 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
         for model, rest, rows in self._folds(part, seed, FOLDS):
             residuals[rows] = residuals_of(model, rest)
         return residuals
-
-    def _noise_of(
-        self, choice: Choice, k: int, targets: Tensor, weights: Tensor, linear: LinearModel | None, seed: int
-    ) -> Tensor:
-        """The variance of one target's noise."""
-        if choice.option is not None and choice.blend.is_network:
-            return self._noise(choice.option, seed)[choice.column]
-        return noise_of(choice, k, targets[:, k], weights, linear)
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         return (False, True) if self._has_own_layers() and n_samples >= self._rules.pieces_from else (False,)

@@ -245,6 +245,8 @@ def row_directions(inputs: Tensor) -> Tensor | None:
     if inputs.shape[1] <= len(inputs):
         return None
     V = thin_svd(inputs)[2]
+    if V.shape[1] == 0:  # rows that are all zero
+        return None
     mix = torch.randn(V.shape[1], V.shape[1], generator=torch.Generator().manual_seed(0), dtype=V.dtype)
     return V @ torch.linalg.qr(mix).Q
 

@@ -21,6 +21,7 @@ from gnvpro.training.judgement import is_assembled, joint_posterior
 from gnvpro.training.result import Result
 
 Array = NDArray[Any]
+ASSEMBLED_ONCE = 10.0  # times the seconds of a matrix that a search assembles every few steps
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ class Trained:
 
     @cached_property
     def joint(self) -> tuple[ReducedPoint, JointPosterior, Evidence] | None:
-        """The point, what is not known there about theta and head, and the evidence; None where the matrix is too large."""
+        """The point, what is not known there about theta and head, and the evidence; None if the matrix is too large."""
         problem = self.problem
-        return joint_posterior(problem, problem.theta(), problem.W()) if is_assembled(problem) else None
+        affordable = is_assembled(problem, ASSEMBLED_ONCE)
+        return joint_posterior(problem, problem.theta(), problem.W()) if affordable else None
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,8 @@ def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[Reduced
     return point, posterior, evidence(point, matrix, at, problem.n_observed)
 
 
-def is_assembled(problem: Problem) -> bool:
-    """Whether the joint matrix is small enough, and the rows of the Jacobian can be had."""
+def is_assembled(problem: Problem, times: float = 1.0) -> bool:
+    """Whether the joint matrix is cheap, or costs a few times as much, and the rows of the Jacobian are available."""
     q, network = count_directions(problem), problem.network
     rows = problem.n_observed * min(network.n_targets, network.n_features)
     small_head = (
@@ -148,13 +148,13 @@ def is_assembled(problem: Problem) -> bool:
     )
     if q == 0:
         return small_head
-    small = small_head and is_affordable(problem.policy, q, rows)
+    small = small_head and is_affordable(problem.policy, q, rows, times)
     return small and problem.eliminator.supports_exact_steps and Dense().why_not(problem) is None
 
 
-def is_affordable(policy: Policy, directions: int, rows: float) -> bool:
+def is_affordable(policy: Policy, directions: int, rows: float, times: float = 1.0) -> bool:
     """Whether a joint matrix of so many directions, from so many rows of the Jacobian, may be assembled."""
-    return seconds_of_joint_matrix(policy.cost, directions, rows) <= policy.head.evidence_below
+    return seconds_of_joint_matrix(policy.cost, directions, rows) <= times * policy.head.evidence_below
 
 
 def passes_of_a_judgement(problem: Problem) -> int:
