@@ -4,7 +4,7 @@ Loss                                            what a loss computes
 Listener, History, Record                       what a listener gets
 Method, Start, Budget                           a way to train, and what it starts from
 State, MethodState, Iterate, iterate_at, Cache  the state of a method, and values that can be computed again
-StepReport, Running                             what a step tried, and a solver under way
+StepReport                                      what a step tried
 Solver, ModelSolver, LocalModel, Step           what makes the steps of GNvpro
 ReducedPoint                                    the reduced objective at one theta
 Eliminator, HeadFit, WarmStart, LinearOperator  what eliminates the head
@@ -14,7 +14,7 @@ Inspection                                      what `gnvpro.inspect` returns
 from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.methods.cache import Cache
-from gnvpro.methods.protocol import Budget, Iterate, Method, MethodState, Running, Solver, Start, iterate_at
+from gnvpro.methods.protocol import Budget, Iterate, Method, MethodState, Solver, Start, iterate_at
 from gnvpro.methods.solvers import ModelSolver
 from gnvpro.minimize.step_rules import LocalModel, Step
 from gnvpro.minimize.trust_region import StepReport
@@ -42,7 +42,6 @@ __all__ = [
     "ModelSolver",
     "Record",
     "ReducedPoint",
-    "Running",
     "Solver",
     "Start",
     "State",

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import gnvpro
-from gnvpro.methods import readings, running_adam_vpro
+from gnvpro.methods import epochs, readings
 from gnvpro.methods.batch_steps import BatchSteps, sizes_of
+from gnvpro.methods.cache import Cache
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
 from gnvpro.stochastic.learning_rate import WARM_UP
@@ -87,14 +88,16 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
     )
     method = gnvpro.methods.AdamVPro(lr=1e-3, batch_size=60, batch_head=head, rotate=False)
     theta = problem.theta()
-    running = method.running(problem, Start(theta), Budget(problem.meter, 1e6), 0, None)
+    budget, cache = Budget(problem.meter, 1e6), Cache(problem.meter)
+    epochs = method.epochs(problem, budget, 0, cache)
+    epochs.take_up(method.begin(problem, Start(theta), budget, cache))
     (batch,) = random_batches(problem, 60, 0, 0)
     for _ in range(2):  # the first one only learns the coordinates
-        fit = running.steps.step(batch, 1e-3)
+        fit = epochs.steps.step(batch, 1e-3)
     point = problem.reduced.at(theta)
     assert fit.value + problem.theta_penalty.value(theta) == pytest.approx(point.value, rel=1e-9)
     gradient = point.gradient()
-    moved, large = running.steps.theta - theta, gradient.abs() > 1e-6
+    moved, large = epochs.steps.theta - theta, gradient.abs() > 1e-6
     layers = [layer for layer in network()[:-1] if isinstance(layer, torch.nn.Linear)]
     size = torch.cat(
         [layer.weight.square().mean().sqrt().expand(layer.weight.numel() + len(layer.bias)) for layer in layers]
@@ -133,22 +136,6 @@ def test_it_resumes_to_the_last_bit(
         assert torch.equal(p, q)
     assert whole.history.column("loss") == resumed.history.column("loss")
     assert whole.history.column("work") == resumed.history.column("work")
-
-
-def test_later_steps_do_not_write_into_a_state() -> None:
-    x, y = samples(200, "multinomial")
-    problem = gnvpro.Problem(network(), x, y, loss="multinomial")
-    method, budget = gnvpro.methods.AdamVPro(lr=1e-2), Budget(problem.meter, 40.0)
-    running = method.running(problem, Start(problem.theta()), budget, 0, None)
-    running.iterate()
-    state = running.state()
-    work = problem.meter.sample_passes
-    losses = []
-    for again in (running, method.running(problem, Start(problem.theta()), budget, 0, state)):
-        problem.meter.sample_passes = work
-        again.iterate()
-        losses.append(again.point.value)
-    assert losses[0] == losses[1]
 
 
 def test_weights_of_another_scale_are_trained_alike() -> None:
@@ -256,17 +243,19 @@ def test_a_budget_of_seconds_ends_the_schedule_and_the_run(monkeypatch: pytest.M
     problem = gnvpro.Problem(network(), x, y, loss="least_squares")
     meter = problem.meter
     budget = Budget(meter, math.inf, seconds=42.0, clock=lambda: meter.work)
-    running = gnvpro.methods.AdamVPro(lr=1e-2).running(problem, Start(problem.theta()), budget, 0, None)
+    method, cache = gnvpro.methods.AdamVPro(lr=1e-2), Cache(meter)
+    state = method.begin(problem, Start(problem.theta()), budget, cache)
     rates: list[float] = []
     step = BatchSteps.step
     monkeypatch.setattr(
         BatchSteps, "step", lambda self, batch, rate, share: (rates.append(rate), step(self, batch, rate, share))[1]
     )
-    while running.iterate():
-        pass
-    assert running.status is gnvpro.Status.SECONDS_SPENT
+    report = None
+    while not isinstance(report, gnvpro.Status):
+        state, report = method.step(problem, state, budget, cache)
+    assert report is gnvpro.Status.SECONDS_SPENT
     assert meter.work == 41  # a second is left for the last elimination
-    assert len(rates) == 20 * 16 - running_adam_vpro.TIMED  # forty passes after the first elimination
+    assert len(rates) == 20 * 16 - epochs.TIMED  # forty passes after the first elimination
     assert rates[WARM_UP] > 0.99e-2
     assert rates[160] == pytest.approx(0.5e-2, rel=0.05)
     assert rates[-1] < 1e-4 * 1e-2

@@ -17,11 +17,13 @@ from torch import nn
 import gnvpro
 from checks import F64
 from clocks import run_wildly
-from gnvpro.methods.auto import LateSpaces
-from gnvpro.methods.costs import Costs, prices_of, sizes_of, thrifty
+from gnvpro.methods.auto import AutoState
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.costs import Account, Costs, prices_of, sizes_of, thrifty
+from gnvpro.methods.loop import Loop, LoopState, state_at
+from gnvpro.methods.models import DenseMemory, SpaceMemory
 from gnvpro.methods.protocol import Budget, Start
-from gnvpro.methods.race import Cheap, Race
-from gnvpro.methods.steps import QuasiNewtonSteps
+from gnvpro.methods.race import CheapSteps, LateModels, Race, RaceState
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.work import WorkMeter
 from gnvpro.networks import NeuralODE
@@ -74,7 +76,7 @@ def test_by_work_nothing_but_exact_steps_where_they_cost_little_more_than_cheap_
     ],
 )
 def test_begins_with_cheap_steps_and_takes_exact_ones(loss: str, cost: str, first: str) -> None:
-    taken = kinds(trained(loss, gnvpro.solvers.Auto(cost=cost), work=400, iterations=40).history)
+    taken = kinds(trained(loss, gnvpro.solvers.Auto(cost=cost), work=1000, iterations=40).history)
     assert taken[0] == first
     assert "dense" in taken
 
@@ -101,7 +103,12 @@ def test_a_standstill_is_no_end_before_exact_steps_were_tried() -> None:
 
 
 def test_exact_steps_follow_where_cheap_ones_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QuasiNewtonSteps, "iterate", lambda self: None)
+    trial = Loop.trial
+
+    def stuck(loop: Any, state: LoopState) -> Any:
+        return (state, gnvpro.Status.STEP_TOO_SMALL) if isinstance(loop.models, LateModels) else trial(loop, state)
+
+    monkeypatch.setattr(Loop, "trial", stuck)
     assert kinds(trained("least_squares", work=40).history) == ["dense"]
 
 
@@ -152,47 +159,43 @@ def test_a_limit_that_is_not_reached_changes_no_bit(cost: str, loss: str, policy
         assert run.history.column("solver") == runs[0].history.column("solver")
 
 
-def raced_to_exact_steps(loss: str) -> Race:
+Raced = tuple[gnvpro.Problem, Budget, Cache, AutoState, RaceState]
+
+
+def raced_to_exact_steps(loss: str) -> Raced:
     """A race that has just entered its first exact steps."""
     torch.manual_seed(3)
     classify = loss == "multinomial"
     model = nn.Sequential(NeuralODE(3, 6, depth=2, final_time=1.0), nn.Linear(6, 3 if classify else 2)).double()
     problem = gnvpro.Problem(model, INPUTS, LABELS if classify else REAL, loss=loss, policy=RACED)
-    running = gnvpro.solvers.Auto().running(
-        problem, Start(problem.theta()), Budget(WorkMeter(len(INPUTS)), math.inf), None
-    )
-    assert isinstance(running, Race)
-    while running.name == "cheap":
-        assert running.iterate()
-    return running
+    budget, cache = Budget(WorkMeter(len(INPUTS)), math.inf), Cache(problem.meter)
+    state = gnvpro.solvers.Auto().begin(problem, Start(problem.theta()), budget, cache)
+    while True:
+        race = state.inner
+        assert isinstance(race, RaceState)
+        if race.kind == "exact":
+            return problem, budget, cache, state, race
+        state, report = gnvpro.solvers.Auto().step(problem, state, budget, cache)
+        assert isinstance(report, StepReport)
 
 
 def test_exact_steps_begin_with_the_radius_of_krylov_steps() -> None:
     """With a safe radius of their own they took six steps to make it a thousand times as long (peaks)."""
-    race = raced_to_exact_steps("multinomial")
-    assert race.bounds["cheap"] is not None
-    assert race.current.bound == race.bounds["cheap"]
-    report = race.iterate()
-    assert report is not None
-    assert report.radius == race.bounds["cheap"]
+    problem, budget, cache, state, race = raced_to_exact_steps("multinomial")
+    assert race.cheap_bound is not None
+    assert race.current.bound == race.cheap_bound
+    _, report = gnvpro.solvers.Auto().step(problem, state, budget, cache)
+    assert isinstance(report, StepReport)
+    assert report.radius == race.cheap_bound
 
 
 def test_the_first_damping_of_exact_steps_falls_with_the_root_of_the_objective() -> None:
-    race = raced_to_exact_steps("least_squares")
-    race.first_value = 1e4 * race.point.value
-    race._enter("exact", race.point)
-    assert race.current.first_damping == pytest.approx(1e-2)
-
-
-def test_what_was_counted_is_taken_up_again() -> None:
-    running = raced_to_exact_steps("least_squares")
-    problem, budget, state = running.point.problem, running.budget, running.state()
-    again = gnvpro.solvers.Auto().running(problem, Start(problem.theta()), budget, state)
-    assert isinstance(again, Race)
-    assert (again.name, again.trail, again.failed) == (running.name, running.trail, running.failed)
-    assert again.costs.spent == running.trail[-1][0]
-    assert again.bounds == running.bounds
-    assert torch.equal(again.point.theta, running.point.theta)
+    problem, budget, cache, _, state = raced_to_exact_steps("least_squares")
+    race = gnvpro.solvers.Auto()._race(problem, budget, cache)
+    fallen = replace(state, first_value=1e4 * state.iterate.value)
+    memory = race._entered(fallen, "exact", race._point(state)).current.memory
+    assert isinstance(memory, DenseMemory)
+    assert memory.first_damping == pytest.approx(1e-2)
 
 
 @pytest.mark.parametrize(
@@ -227,37 +230,59 @@ class Clock:
 class FakeCosts:
     """A clock that the steps themselves move."""
 
-    clock: Clock
-    exact_step: float
+    time: Clock
+    of_exact_step: float
     dense: Any
-    matrices: int = 0
-    steps: int = 0
     cheap_first: bool = True
-    exact_seconds: float = 0.0
 
-    @property
-    def spent(self) -> float:
-        return self.clock.now
+    def clock(self) -> float:
+        return 0.0
 
-    def calibrate(self, of_cheap_step: float) -> None:
-        pass
+    def spent(self, account: Account, budget: Budget, seconds: float) -> float:
+        return self.time.now
+
+    def exact_step(self, account: Account) -> float:
+        return self.of_exact_step
+
+    def exact_seconds(self, account: Account) -> float:
+        return 0.0
+
+    def calibrated(self, account: Account, of_cheap_step: float) -> Account:
+        return account
 
 
-class FakeSteps:
+@dataclass
+class FakeLoop:
     """Steps of one kind: what each costs, and how much of Phi it takes off, as a function of Phi."""
 
-    next_passes, status, bound = 1, None, None
+    time: Clock
+    cost: float
+    gain: Callable[[float], float]
 
-    def __init__(self, clock: Clock, cost: float, gain: Callable[[float], float], point: Any) -> None:
-        self.clock, self.cost, self.gain, self.point = clock, cost, gain, point
-        self.region = SimpleNamespace(model=None)
+    @property
+    def models(self) -> Any:
+        return SimpleNamespace(own=lambda bound: bound)
 
-    def iterate(self) -> StepReport:
-        self.clock.now += self.cost
-        self.point = SimpleNamespace(
-            value=self.point.value * math.exp(-self.gain(self.point.value)), theta=None, problem=self.point.problem
-        )
-        return StepReport(True)
+    def trial(self, current: LoopState) -> tuple[LoopState, StepReport]:
+        self.time.now += self.cost
+        value = current.iterate.value * math.exp(-self.gain(current.iterate.value))
+        return replace(current, iterate=replace(current.iterate, value=value)), StepReport(True)
+
+    def measured(self, current: LoopState) -> LoopState:
+        return current
+
+    def point(self, current: LoopState) -> Any:
+        return point_of_value(current.iterate.value)
+
+    def first(self, point: Any, bound: Any, memory: Any) -> LoopState:
+        return state_at(point, bound, memory)
+
+
+def point_of_value(value: float) -> Any:
+    nowhere = torch.zeros(0)
+    return SimpleNamespace(
+        value=value, misfit=value, accuracy=None, theta=nowhere, x=nowhere, W=nowhere, has_gradient=False
+    )
 
 
 Gain = Callable[[float], float]
@@ -281,17 +306,17 @@ def test_takes_not_much_longer_than_the_better_kind(what: str, monkeypatch: pyte
         return spent
 
     clock = Clock()
-    dense: Any = SimpleNamespace(
-        steps=lambda point, bound, budget, state: FakeSteps(clock, 20.0, exact_gain, point),
-        step_passes=lambda *sizes: 10,
-    )
-    cheap = Cheap(lambda point, bound, _: FakeSteps(clock, 2.0, cheap_gain, point), two_passes=True)  # type: ignore[arg-type, return-value]
-    start: Any = SimpleNamespace(value=1.0, theta=None, problem=SimpleNamespace(policy=Policy()))
-    costs: Any = FakeCosts(clock, 20.0, dense)
-    race = Race(cheap, costs, start, Budget(WorkMeter(1), math.inf), None)
+    loops = {"cheap": FakeLoop(clock, 2.0, cheap_gain), "exact": FakeLoop(clock, 20.0, exact_gain)}
+    costs: Any = FakeCosts(clock, 20.0, SimpleNamespace(step_passes=lambda *sizes: 10))
+    problem: Any = SimpleNamespace(policy=Policy())
+    meter = WorkMeter(1)
+    race = Race(CheapSteps(20, 0.0, two_passes=True), costs, problem, Budget(meter, math.inf), Cache(meter))
+    monkeypatch.setattr(race, "_loop", lambda state: loops[state.kind])
+    state = race.begin(point_of_value(1.0), None)
     for goal in [10.0 ** (-k / 2) for k in range(2, 13)]:
-        while race.point.value > goal:
-            assert race.iterate()
+        while state.iterate.value > goal:
+            state, report = race.step(state)
+            assert isinstance(report, StepReport)
         best = min(cost_to(goal, 2.0, cheap_gain), cost_to(goal, 20.0, exact_gain))
         assert clock.now <= 1.3 * best + 60, f"Phi = {goal:.1e}: {clock.now:g} against {best:g}"
 
@@ -306,24 +331,23 @@ def small_problem(n: int, width: int = 30, **settings: Any) -> gnvpro.Problem:
 def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
     """Each has a clock of its own; were they to decide differently, they would wait for each other for ever."""
     problem = small_problem(9)
-    budget = Budget(problem.meter, math.inf)
-    assert Costs("seconds", gnvpro.solvers.Dense(), problem, budget).kind == "seconds"
+    assert Costs("seconds", gnvpro.solvers.Dense(), problem).kind == "seconds"
     monkeypatch.setattr(problem.processes, "alone", False)
-    assert Costs("seconds", gnvpro.solvers.Dense(), problem, budget).kind == "operations"
+    assert Costs("seconds", gnvpro.solvers.Dense(), problem).kind == "operations"
 
 
 def test_costs_are_sums_of_passes_matrices_and_steps() -> None:
     problem = small_problem(50)
-    costs = Costs("operations", gnvpro.solvers.Dense(), problem, Budget(problem.meter, math.inf))
+    budget, account = Budget(problem.meter, math.inf), Account(problem.meter.work, matrices=3, steps=2)
+    costs = Costs("operations", gnvpro.solvers.Dense(), problem)
     each = costs.predicted
     problem.meter.count(50, 7)
-    costs.matrices, costs.steps = 3, 2
-    assert costs.spent == pytest.approx(7 * each.of_pass + 3 * each.of_matrix + 2 * each.of_step)
-    assert costs.exact_step == pytest.approx(3 * each.of_pass + each.of_matrix + each.of_step)
-    by_work = Costs("work", gnvpro.solvers.Dense(), problem, Budget(problem.meter, math.inf))
-    problem.meter.count(50, 7)
-    by_work.matrices = 3
-    assert (by_work.spent, by_work.exact_step, by_work.cheap_step) == (7, 3, 2)
+    assert costs.spent(account, budget) == pytest.approx(7 * each.of_pass + 3 * each.of_matrix + 2 * each.of_step)
+    assert costs.exact_step(account) == pytest.approx(3 * each.of_pass + each.of_matrix + each.of_step)
+    by_work = Costs("work", gnvpro.solvers.Dense(), problem)
+    assert by_work.spent(account, budget) == 7
+    assert by_work.exact_step(account) == 3
+    assert by_work.predicted.of_cheap_step == 2
 
 
 @pytest.mark.parametrize(("square", "n"), [(1e-6, 5000), (1e-15, 5000), (1e-6, 3000)])
@@ -338,9 +362,8 @@ def test_the_matrix_is_of_a_part_if_squaring_takes_most_of_a_step(square: float,
         assert less < 0.5 * whole
     else:
         assert part == dense
-    budget = Budget(problem.meter, math.inf)
-    assert Costs("operations", dense, problem, budget).dense == part
-    assert Costs("work", dense, problem, budget).dense == dense
+    assert Costs("operations", dense, problem).dense == part
+    assert Costs("work", dense, problem).dense == dense
 
 
 def test_a_run_with_matrices_of_a_part_is_resumed(tmp_path) -> None:
@@ -367,6 +390,9 @@ def test_no_krylov_space_where_an_exact_step_costs_less(exact_in_steps: float, r
     problem = gnvpro.Problem(
         nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 2)).double(), INPUTS, REAL, loss="least_squares"
     )
-    spaces = LateSpaces(lambda: exact_in_steps, 20, 0.0, Budget(problem.meter, math.inf), 60)
-    assert spaces(problem.reduced.at(problem.theta())).rank == rank
-    assert [spaces.pays() for _ in range(60)] == 59 * [False] + [rank == 20]
+    budget = Budget(problem.meter, math.inf)
+    late = CheapSteps(20, 0.0, two_passes=True).models(exact_in_steps, 60)
+    assert isinstance(late, LateModels)
+    point = problem.reduced.at(problem.theta())
+    assert late.build(late.planned(SpaceMemory(), point, budget), point).rank == rank
+    assert [late.may_build(due, budget) for due in range(1, 61)] == 59 * [False] + [rank == 20]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gnvpro.extend import Cache, Method, MethodState
 from gnvpro.methods import AdamVPro, Batches, GaussNewton, GNvpro, LBFGSvpro, TorchOptimizer
 from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.network.work import WorkMeter
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
 from gnvpro.solvers import Auto, Dense, Hybrid, Krylov
 from gnvpro.state import loaded, saved
 
@@ -29,6 +31,8 @@ METHODS: dict[str, Method] = {
     "krylov": GNvpro(solver=Krylov(max_rank=4)),
     "hybrid": GNvpro(solver=Hybrid(max_rank=2)),
     "auto": GNvpro(solver=Auto(max_rank=4)),
+    "auto, cheap first": GNvpro(solver=Auto(max_rank=4)),
+    "auto, batches first": GNvpro(solver=Auto(max_rank=4)),
     "krylov in batches": GNvpro(solver=Krylov(max_rank=4), batches=Batches(60, iterations=2)),
     "lbfgs-vpro": LBFGSvpro(),
     "adam-vpro": AdamVPro(batch_size=16),
@@ -44,10 +48,18 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double()
 
 
-def bits(method: Method, loss: str) -> tuple[list[Tensor], list[dict[str, Any]], gnvpro.Status]:
+FIRST = Policy(solver=SolverPolicy(cheap_first=0.0))
+POLICIES = {
+    "auto, cheap first": FIRST,
+    "auto, batches first": replace(FIRST, batches=BatchPolicy(begin_from=100, steps=200)),
+}
+
+
+def bits(name: str, loss: str) -> tuple[list[Tensor], list[dict[str, Any]], gnvpro.Status]:
     """Parameters, history without clock times, and status of a short run."""
     model, targets = network(), LABELS if loss == "multinomial" else REAL
-    result = gnvpro.train(model, INPUTS, targets, loss=loss, method=method, work=200, iterations=14)
+    settings: dict[str, Any] = {"method": METHODS[name], "policy": POLICIES.get(name)}
+    result = gnvpro.train(model, INPUTS, targets, loss=loss, work=200, iterations=24, **settings)
     records = [{k: v for k, v in r.to_dict().items() if not k.endswith("seconds")} for r in result.history]
     return [p.detach() for p in model.parameters()], records, result.status
 
@@ -60,7 +72,7 @@ def test_a_cache_may_be_dropped_at_any_time_without_changing_a_bit(
     if (name, loss) == ("matrix of a part", "multinomial"):
         pytest.skip("for least squares only")
     method = METHODS[name]
-    expected = bits(method, loss)
+    expected = bits(name, loss)
     assert len(expected[1]) > 4
     step, dropped = type(method).step, []
 
@@ -71,7 +83,7 @@ def test_a_cache_may_be_dropped_at_any_time_without_changing_a_bit(
         return step(self, problem, copied, budget, cache)
 
     monkeypatch.setattr(type(method), "step", on_an_empty_cache)
-    found = bits(method, loss)
+    found = bits(name, loss)
     assert len(dropped) >= len(found[1]) - 2
     assert found[1] == expected[1]
     assert found[2] is expected[2]
@@ -84,10 +96,11 @@ def written(state: MethodState) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "auto"])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_step_depends_on_its_arguments_alone_and_writes_into_none(name: str) -> None:
     method = METHODS[name]
-    problem = gnvpro.Problem(network(), INPUTS, REAL, loss="least_squares")
+    policy = POLICIES.get(name)
+    problem = gnvpro.Problem(network(), INPUTS, REAL, loss="least_squares", policy=policy)
     meter = problem.meter
     budget, cache = gnvpro.extend.Budget(meter, 1e6), Cache(meter)
     state = method.begin(problem, gnvpro.extend.Start(problem.theta()), budget, cache)

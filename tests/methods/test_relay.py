@@ -20,6 +20,7 @@ from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
 from gnvpro.policy import BatchPolicy, Policy, SamplePolicy, SolverPolicy
+from gnvpro.processes import ALONE
 from stochastic_cases import network, samples
 
 # What is few and short enough for a test.
@@ -262,19 +263,16 @@ def test_the_pace_follows_the_clock_that_was_looked_at() -> None:
     meter = WorkMeter(10)
     now = {"s": 0.0}
     budget = Budget(meter, math.inf, seconds=10.0, clock=lambda: now["s"])
-    running = pace.Pace(
-        budget, gnvpro.Problem(network(), *samples(20, "least_squares"), loss="least_squares").processes
-    )
-    assert running.now() == 0
+    running = pace.Pace.begun(budget)
+    assert running.now(budget) == 0
     meter.count(20)  # two passes in one second
     now["s"] = 1.0
-    running.look()
-    assert running.now() == pytest.approx(0.1)
+    running = running.looked_at(budget, ALONE)
+    assert running.now(budget) == pytest.approx(0.1)
     assert running.total == pytest.approx(20)
     now["s"] = 5.0  # the clock alone changes nothing
     meter.count(90)
-    assert running.now() == pytest.approx(0.55)
-    again = pace.Pace(budget, running.processes, running.state())
-    assert again.now() == running.now()
-    larger = pace.Pace(Budget(meter, math.inf, seconds=50.0, clock=budget.clock), running.processes, running.state())
-    assert larger.now() == pytest.approx(0.1)
+    assert running.now(budget) == pytest.approx(0.55)
+    assert running.within(budget, ALONE) is running
+    larger = Budget(meter, math.inf, seconds=50.0, clock=budget.clock)
+    assert running.within(larger, ALONE).now(larger) == pytest.approx(0.1)

@@ -19,7 +19,7 @@ BELOW = {
     "heads": "BatchHead LeastSquares Newton NewtonCG NewtonKrylov",
     "losses": "HalfSquaredError Logistic Multinomial",
     "extend": """Budget Cache Eliminator HeadFit History Inspection Iterate LinearOperator Listener LocalModel Loss Method
-        MethodState ModelSolver Record ReducedPoint Running Solver Start State Step StepReport WarmStart iterate_at""",
+        MethodState ModelSolver Record ReducedPoint Solver Start State Step StepReport WarmStart iterate_at""",
 }
 
 

@@ -30,9 +30,8 @@ from typing import ClassVar
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.methods.cache import Cache
-from gnvpro.methods.live import LiveState, live_state, live_step
-from gnvpro.methods.protocol import USUAL_WORK, Budget, Method, MethodState, Start, State
-from gnvpro.methods.running_adam_vpro import RunningAdamVPro, StepSettings
+from gnvpro.methods.epochs import AdamVProState, Epochs, StepSettings
+from gnvpro.methods.protocol import USUAL_WORK, Budget, Method, Start
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -93,21 +92,18 @@ class AdamVPro(Method):
         """Samples in a batch, of so many, for least squares or not."""
         return min(self.batch_size or max(1, min(SQUARES_BATCH if squares else BATCH, samples // PARTS)), samples)
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> MethodState:
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> AdamVProState:
         """Evaluate the first model."""
-        return live_state(problem, self.running(problem, start, budget, start.seed, None), cache, start.seed)
+        return self.epochs(problem, budget, start.seed, cache).begin(start)
 
     def step(
-        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
-    ) -> tuple[MethodState, StepReport | Status]:
-        """An epoch or several, or a part of one."""
-        start = Start(state.iterate.theta, seed=state.seed)
-        return live_step(problem, state, cache, lambda: self.running(problem, start, budget, state.seed, state.content))
+        self, problem: Problem, state: AdamVProState, budget: Budget, cache: Cache
+    ) -> tuple[AdamVProState, StepReport | Status]:
+        """An epoch or several, or a part of one, and a reading."""
+        return self.epochs(problem, budget, state.seed, cache).step(state)
 
-    def running(
-        self, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None
-    ) -> RunningAdamVPro:
-        """Start on a problem, or go on from a state."""
+    def epochs(self, problem: Problem, budget: Budget, seed: int, cache: Cache) -> Epochs:
+        """The work of one call."""
         size = self.samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
         steps = StepSettings(self.lr, size, self.batch_head, self.rotate)
-        return RunningAdamVPro(steps, problem, start, budget, seed, state)
+        return Epochs(steps, problem, budget, seed, cache)

@@ -16,27 +16,21 @@ seconds or iterations ends a run, and shortens what would not fit into what is l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.costs import KINDS, Costs, prices_of, sizes_of
-from gnvpro.methods.live import LiveState, live_state, live_step
-from gnvpro.methods.protocol import Budget, Running, Start, State, first_point
-from gnvpro.methods.race import Cheap, Race
-from gnvpro.methods.relay import Relay, part_for_batches
-from gnvpro.methods.solvers import Dense, Hybrid, Krylov, count_directions
-from gnvpro.methods.steps import KrylovWithinBudget, QuasiNewtonSteps, Steps
-from gnvpro.minimize.krylov import KrylovModel
+from gnvpro.methods.epochs import AdamVProState
+from gnvpro.methods.protocol import Budget, MethodState, Start
+from gnvpro.methods.race import CheapSteps, Race
+from gnvpro.methods.relay import LEAST_TO_FOLLOW, part_for_batches
+from gnvpro.methods.solvers import Dense, Hybrid, count_directions
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Bound
-from gnvpro.minimize.trust_region import Point, StepReport
+from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
-from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.policy import because
 
 
@@ -79,11 +73,14 @@ class Auto:
     def choose(self, problem: Problem, fresh: bool = True) -> Choice:
         """Choose the kind of steps to begin with; a fresh start has seen none of the samples."""
         exact, why = self._exact_steps(problem)
-        costs = Costs(self.cost, self.dense, problem, Budget(problem.meter, math.inf)) if exact else None
+        costs = Costs(self.cost, self.dense, problem) if exact else None
         if costs is None:
             kind = "hybrid"
         else:
-            rule, ratio = problem.policy.solver.cheap_first, costs.exact_step / costs.cheap_step
+            rule, ratio = (
+                problem.policy.solver.cheap_first,
+                costs.predicted.of_exact_step / costs.predicted.of_cheap_step,
+            )
             kind, sign, then = (
                 ("cheap", ">=", "cheap steps first") if costs.cheap_first else ("exact", "<", "all steps are exact")
             )
@@ -132,104 +129,100 @@ class Auto:
         """Whether cheap steps are quasi-Newton steps."""
         return self.cost == "work" or problem.misfit.identity_hessian
 
-    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LiveState:
-        """Evaluate the first model."""
-        return live_state(problem, self.running(problem, start, budget, None, start.seed), cache, start.seed)
+    def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> AutoState:
+        """Evaluate the first model, on random batches or on all samples."""
+        fresh = start.W is None and budget.share == 1.0
+        if self.choose(problem, fresh).kind != "batches":
+            return self._on_all_samples(problem, start, budget, cache, None)
+        part = self._part_for_batches(problem, budget)
+        begun = AdamVPro().begin(problem, start, part, cache)
+        return AutoState.of("batches", begun, limit=part.limit, seed=start.seed)
 
     def step(
-        self, problem: Problem, state: LiveState, budget: Budget, cache: Cache
-    ) -> tuple[LiveState, StepReport | Status]:
-        """One step of either kind."""
-        start = Start(state.iterate.theta, seed=state.seed)
-        again = partial(self.running, problem, start, budget, state.content, state.seed)
-        return live_step(problem, state, cache, again)
-
-    def running(self, problem: Problem, start: Start, budget: Budget, state: State | None, seed: int = 0) -> Running:
-        """Start on a problem, or go on from a state; the seed is of the order of batches."""
-        fresh = start.W is None and budget.share == 1.0
-        if state is None and self.choose(problem, fresh).kind == "batches":
-            part = self._part_for_batches(problem, budget)
-        elif state is not None and "batches" in state:
-            limit, seconds = state["part"]
-            part = replace(budget, limit=limit, seconds=seconds)
-        elif state is not None and "after" in state:
-            part = None
+        self, problem: Problem, state: AutoState, budget: Budget, cache: Cache
+    ) -> tuple[AutoState, StepReport | Status]:
+        """One step of the kind at hand."""
+        if state.kind == "batches":
+            return self._on_batches_or_after(problem, state, budget, cache)
+        inner: Any = state.inner
+        outcome: StepReport | Status
+        if state.kind == "race":
+            inner, outcome = self._race(problem, budget, cache).step(inner)
         else:
-            return self.on_all_samples(problem, start, budget, state)
-        saved = state and state.get("batches")
-        batches = None if part is None else AdamVPro().running(problem, start, part, seed, saved)
+            solver = self.dense if state.kind == "dense" else Hybrid(self.max_rank, self.rtol)
+            inner, outcome = solver.step(problem, inner, budget, cache)
+        return state.after(inner), outcome
 
-        def follow(start: Start, first_value: float, state: State | None) -> Running:
-            return self.on_all_samples(problem, start, budget, state, first_value)
-
-        return Relay(batches, follow, budget, state)
+    def _on_batches_or_after(
+        self, problem: Problem, state: AutoState, budget: Budget, cache: Cache
+    ) -> tuple[AutoState, StepReport | Status]:
+        """Epochs within their part of the budget; when that is spent, the first step on all samples."""
+        inner = state.inner
+        assert isinstance(inner, AdamVProState)
+        part = replace(budget, limit=min(budget.limit, state.limit))
+        epochs = AdamVPro().epochs(problem, part, state.seed, cache)
+        if not epochs.is_spent(inner):
+            after, outcome = epochs.step(inner)
+            if isinstance(outcome, StepReport):
+                return state.after(after), replace(outcome, solver=AdamVPro.name)
+        late = problem.processes.all(budget.seconds_left <= inner.reserved)
+        if budget.passes_left < LEAST_TO_FOLLOW or late:
+            return state, Status.SECONDS_SPENT if late else Status.WORK_SPENT
+        start = Start(inner.iterate.theta, inner.iterate.W, seed=state.seed)
+        following = self._on_all_samples(problem, start, budget, cache, inner.first.value)
+        return self.step(problem, following, budget, cache)
 
     def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
         batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
         exact = self.takes_exact_steps(problem)
         return part_for_batches(budget, problem.policy.batches, batch / problem.n_samples, exact)
 
-    def on_all_samples(
-        self, problem: Problem, start: Start, budget: Budget, state: State | None, first_value: float | None = None
-    ) -> Running:
+    def _on_all_samples(
+        self, problem: Problem, start: Start, budget: Budget, cache: Cache, first_value: float | None
+    ) -> AutoState:
         """Begin steps on all samples; training may have begun with another value before."""
         if not self.takes_exact_steps(problem):
-            return Hybrid(self.max_rank, self.rtol).running(problem, start, budget, state)
+            hybrid = Hybrid(self.max_rank, self.rtol).begin(problem, start, budget, cache)
+            return AutoState.of("hybrid", hybrid, seed=start.seed)
         # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
         if start.follows_batch:
-            return self.dense.running(problem, start, budget, state)
-        problem = problem.with_passes(self.dense.pass_plan(problem))
-        costs = Costs(self.cost, self.dense, problem, budget)
-        point = first_point(problem, start, state)
-        race = Race(self.cheap(problem, budget), costs, point, budget, state, first_value)
-        if state is not None:
-            race.resume(state)
-        return race
+            return AutoState.of("dense", self.dense.begin(problem, start, budget, cache), seed=start.seed)
+        race = self._race(problem, budget, cache)
+        point = race.problem.reduced.start(start.theta, start.warm)
+        return AutoState.of("race", race.begin(point, first_value), seed=start.seed)
 
-    def cheap(self, problem: Problem, budget: Budget) -> Cheap:
-        """Return quasi-Newton steps, or Krylov steps if more than work counts and the loss is not least squares."""
-        if not self._cheap_by_gradients(problem):
-            krylov = Krylov(self.max_rank, self.rtol)
-            return Cheap(lambda point, bound, _: krylov.steps(point, bound, budget, None), two_passes=False)
-
-        def quasi_newton(
-            point: ReducedPoint, bound: Bound | None, exact_in_steps: Callable[[], float]
-        ) -> Steps[ReducedPoint]:
-            spaces = LateSpaces(exact_in_steps, self.max_rank, self.rtol, budget, problem.policy.solver.spaces_after)
-            return QuasiNewtonSteps("hybrid", point, spaces, spaces.pays, bound)
-
-        return Cheap(quasi_newton, two_passes=True)
+    def _race(self, problem: Problem, budget: Budget, cache: Cache) -> Race:
+        problem = self.dense.prepared(problem, cache)
+        costs = cache.recall("costs", lambda: Costs(self.cost, self.dense, problem), problem)
+        cheap = CheapSteps(self.max_rank, self.rtol, two_passes=self._cheap_by_gradients(problem))
+        return Race(cheap, costs, problem, budget, cache)
 
 
-class LateSpaces(KrylovWithinBudget):
-    """Builds spaces of one dimension, and larger ones after many quasi-Newton steps if an exact step costs more than one."""
+@dataclass(frozen=True, kw_only=True)
+class AutoState(MethodState):
+    """The state of the steps at hand: on batches, cheap and exact ones, hybrid ones, or exact ones alone."""
 
-    def __init__(
-        self, exact_in_steps: Callable[[], float], max_rank: int, rtol: float, budget: Budget, after: int
-    ) -> None:
-        super().__init__(1, rtol, budget)
-        self.exact_in_steps, self.largest, self.after = exact_in_steps, max_rank, after
-        self.asked = 0
+    kind: str
+    inner: MethodState
+    limit: float = math.inf  # work units on the meter at which the batches end
+    seed: int
 
-    def __call__(self, point: Point) -> KrylovModel:
-        """The local model at a point."""
-        self.max_rank = self.largest if self._cost_little() else 1
-        return super().__call__(point)
+    @staticmethod
+    def of(kind: str, inner: MethodState, seed: int, limit: float = math.inf) -> AutoState:
+        """The state around another one."""
+        settles = inner.settles and kind != "batches"  # the objective of random batches never does
+        return AutoState(
+            iterate=inner.iterate,
+            gradient_norm=inner.gradient_norm,
+            next_passes=inner.next_passes,
+            bound=inner.bound,
+            settles=settles,
+            kind=kind,
+            inner=inner,
+            limit=limit,
+            seed=seed,
+        )
 
-    def _cost_little(self) -> bool:
-        """Return whether a space, which costs a step per dimension, costs less than an exact step."""
-        return self.exact_in_steps() > self.largest
-
-    def pays(self) -> bool:
-        """Return whether it is time for a space."""
-        self.asked += 1
-        return self.asked >= self.after and self._cost_little() and self.budget.passes_left > 4 * self.largest
-
-    def state(self) -> State:
-        """Return the state of the base class and how often `pays` was called."""
-        return {**super().state(), "asked": self.asked}
-
-    def resume(self, state: State) -> None:
-        """Take up the counts."""
-        super().resume(state)
-        self.asked = state["asked"]
+    def after(self, inner: MethodState) -> AutoState:
+        """The state after a step of the same kind."""
+        return AutoState.of(self.kind, inner, self.seed, self.limit)

@@ -17,8 +17,10 @@ a model as if the rate had fallen to zero,
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,32 +28,48 @@ from torch import Tensor
 
 from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.methods.protocol import State, detached_copy
 from gnvpro.methods.stochastic import RandomBatch, batch_passes
 from gnvpro.network.passes import PassPlan
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
+from gnvpro.state import State
 from gnvpro.stochastic.batch_head import BatchFit, BatchHead, HeadMemory
 from gnvpro.stochastic.rotated_adam import Rotated
 
 MEMORY = 20  # of the mean
-KEPT = ("theta", "moments", "sizes", "mean", "count")  # by a checkpoint, beside the head
 SMALL = 1e-3  # times the size that torch draws: as good as zero
 
 
-class BatchSteps:
-    """The optimiser on its way: theta, its moments, the last head."""
+@dataclass(frozen=True)
+class BatchState(State):
+    """Where the optimiser stands: theta, its moments, the mean of the last thetas, the last head."""
 
-    def __init__(
-        self, problem: Problem, head: BatchHead, kernel: Rotated, batch_size: int, theta: Tensor, W: Tensor
-    ) -> None:
+    memory: HeadMemory
+    theta: Tensor
+    moments: dict[str, dict[str, Any]]
+    sizes: dict[str, float]
+    mean: Tensor
+    count: int = 0  # steps so far
+
+    @staticmethod
+    def at(problem: Problem, head: BatchHead, theta: Tensor, W: Tensor) -> BatchState:
+        """An optimiser that has no past."""
+        moments: dict[str, dict[str, Any]] = {name: {} for name in problem.network.names}
+        return BatchState(head.first(W), theta, moments, sizes_of(problem.network.views(theta)), theta)
+
+
+class BatchSteps:
+    """Steps from a state, on copies of what they change."""
+
+    def __init__(self, problem: Problem, head: BatchHead, kernel: Rotated, batch_size: int, begun: BatchState) -> None:
         self.problem, self.head, self.kernel, self.batch_size = problem, head, kernel, batch_size
         self._passes = batch_passes(PassPlan(min(batch_size, problem.passes.size), problem.passes.kept))
-        self.memory = head.first(W)
-        self.theta = theta.clone()  # changed in place
-        self.moments: dict[str, dict[str, Any]] = {name: {} for name in problem.network.names}
-        self.sizes = sizes_of(problem.network.views(theta))
-        self.mean, self.count = theta, 0
+        self.memory, self.theta, self.mean, self.count = begun.memory, begun.theta.clone(), begun.mean, begun.count
+        self.moments, self.sizes = copy.deepcopy(begun.moments), begun.sizes
+
+    def reached(self) -> BatchState:
+        """The state that the steps so far have led to; no step may follow."""
+        return BatchState(self.memory, self.theta, self.moments, self.sizes, self.mean, self.count)
 
     def step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> BatchFit | None:
         """One batch, with a share of the head's freedom; its head before the step, None where features are not finite."""
@@ -71,16 +89,6 @@ class BatchSteps:
             self.kernel.step(parameters[name], part, self.moments[name], rate * self.sizes[name])
         self.count += 1
         return fit
-
-    def state(self) -> State:
-        """All of it."""
-        return {"memory": self.memory.state(), **{name: detached_copy(getattr(self, name)) for name in KEPT}}
-
-    def resume(self, state: State) -> None:
-        """Take it up."""
-        self.memory = HeadMemory(**state["memory"])
-        for name in KEPT:
-            setattr(self, name, detached_copy(state[name]))
 
 
 def sizes_of(parameters: Mapping[str, Tensor]) -> dict[str, float]:

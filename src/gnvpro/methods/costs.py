@@ -20,6 +20,7 @@ from gnvpro.methods.solvers import Dense, count_directions, head_size
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy.cost import Sizes, seconds_of_matrix, seconds_of_pass, seconds_of_step
 from gnvpro.samples.several import Streamed
+from gnvpro.state import State
 
 KINDS = ("operations", "work", "seconds")
 
@@ -93,19 +94,25 @@ def thrifty(dense: Dense, problem: Problem, sizes: Sizes) -> Dense:
     return part if less < whole / 2 else dense
 
 
+@dataclass(frozen=True)
+class Account(State):
+    """What the steps so far have cost, apart from the passes on the meter."""
+
+    begun: float  # work on the meter when the method began
+    matrices: int = 0
+    steps: int = 0
+    seconds: float = 0.0  # by the clock
+    slowness: float = 1.0  # seconds by the clock over those predicted
+
+
 class Costs:
     """What has been spent on a problem, and what its steps will cost."""
 
-    def __init__(self, kind: str, dense: Dense, problem: Problem, budget: Budget) -> None:
+    def __init__(self, kind: str, dense: Dense, problem: Problem) -> None:
         self.kind = "operations" if kind == "seconds" and not problem.processes.alone else kind
-        self.problem, self.budget = problem, budget
+        self.problem = problem
         self.sizes = None if kind == "work" else sizes_of(problem)
         self.dense = dense if self.sizes is None else thrifty(dense, problem, self.sizes)
-        self.matrices = self.steps = 0  # that were made
-        self.begun = budget.meter.work
-        self.gone = 0.0  # seconds by the clock before the run was resumed
-        self.slowness = 1.0  # seconds by the clock over those predicted
-        self._set_out = self._clock()
 
     @cached_property
     def predicted(self) -> Prices:
@@ -114,50 +121,34 @@ class Costs:
             return passes_alone(self.dense, self.problem)
         return prices_of(self.dense, self.problem, self.sizes)
 
-    def _clock(self) -> float:
+    def clock(self) -> float:
+        """Processor seconds if the clock counts, else zero."""
         if self.kind != "seconds":
             return 0.0
         return time.process_time() if self.problem.inputs.device.type == "cpu" else time.perf_counter()
 
-    @property
-    def spent(self) -> float:
-        """Cost since the method began."""
+    def spent(self, account: Account, budget: Budget, seconds: float = 0.0) -> float:
+        """Cost since the method began; the seconds are those of this call."""
         if self.kind == "seconds":
-            return self.gone + self._clock() - self._set_out
-        passes, each = (self.budget.meter.work - self.begun) / self.budget.share, self.predicted
-        return passes * each.of_pass + self.matrices * each.of_matrix + self.steps * each.of_step
+            return account.seconds + seconds
+        passes, each = (budget.meter.work - account.begun) / budget.share, self.predicted
+        return passes * each.of_pass + account.matrices * each.of_matrix + account.steps * each.of_step
 
-    @property
-    def exact_step(self) -> float:
+    def exact_step(self, account: Account) -> float:
         """Cost of an exact step."""
-        return self.slowness * self.predicted.of_exact_step
-
-    @property
-    def cheap_step(self) -> float:
-        """Cost of a quasi-Newton step."""
-        return self.slowness * self.predicted.of_cheap_step
+        return account.slowness * self.predicted.of_exact_step
 
     @property
     def cheap_first(self) -> bool:
         """Whether an exact step costs so much that cheap ones come first."""
-        return self.exact_step >= self.problem.policy.solver.cheap_first * self.cheap_step
+        return self.predicted.of_exact_step >= self.problem.policy.solver.cheap_first * self.predicted.of_cheap_step
 
-    @property
-    def exact_seconds(self) -> float:
+    def exact_seconds(self, account: Account) -> float:
         """Seconds of an exact step; zero if only work counts."""
-        return 0.0 if self.sizes is None else self.exact_step
+        return 0.0 if self.sizes is None else self.exact_step(account)
 
-    def calibrate(self, of_cheap_step: float) -> None:
-        """Scale predictions by what cheap steps took by the clock; counted costs are what they are."""
-        if self.kind == "seconds":
-            self.slowness = max(of_cheap_step, 1e-9) / self.predicted.of_cheap_step
-
-    def state(self) -> list[float]:
-        """Return the counts, and what the clock showed."""
-        return [self.begun, self.matrices, self.steps, self.gone + self._clock() - self._set_out, self.slowness]
-
-    def resume(self, state: list[float]) -> None:
-        """Continue these counts."""
-        self.begun, matrices, steps, self.gone, self.slowness = state
-        self.matrices, self.steps = int(matrices), int(steps)
-        self._set_out = self._clock()
+    def calibrated(self, account: Account, of_cheap_step: float) -> Account:
+        """Scale predictions by what cheap steps took by the clock; counted costs stay as they are."""
+        if self.kind != "seconds":
+            return account
+        return replace(account, slowness=max(of_cheap_step, 1e-9) / self.predicted.of_cheap_step)

@@ -83,17 +83,18 @@ class Models(ABC, Generic[P]):
 class Loop(Generic[P]):
     """The loop during one call: all that it needs, and nothing that it remembers."""
 
+    least_passes: ClassVar[float] = 4.0  # of a Krylov space of one dimension, the trial and its gradient
+
     def __init__(self, objective: Any, models: Models[P], budget: Budget, cache: Cache) -> None:
         self.objective, self.budget, self.cache = objective, budget, cache
         self.models: Models[P] = models
 
     def first(self, point: P, bound: Bound | None, memory: State | None = None) -> LoopState:
         """The state at a point, before any step."""
-        iterate = iterate_at(point)
-        self.cache.keep("point", point, iterate)
+        state = state_at(point, bound, memory)
+        self.cache.keep("point", point, state.iterate)
         self.cache.forget("model")
-        start, known = _start_of(point), point.has_gradient
-        return LoopState(iterate=iterate, x=point.x, start=start, bound=bound, memory=memory, has_gradient=known)
+        return state
 
     def step(self, state: LoopState) -> tuple[LoopState, StepReport | Status]:
         """One trial, and the gradient at the point that it led to."""
@@ -154,8 +155,11 @@ class Loop(Generic[P]):
         return replace(state, memory=memory, has_model=True, has_gradient=point.has_gradient), model
 
 
-def _start_of(point: ReducedPoint | FullPoint) -> WarmStart | None:
-    return point.start if isinstance(point, ReducedPoint) else None
+def state_at(point: ReducedPoint | FullPoint, bound: Bound | None, memory: State | None) -> LoopState:
+    """The state at a point, before any step from it."""
+    start, known = point.start if isinstance(point, ReducedPoint) else None, point.has_gradient
+    iterate = iterate_at(point)
+    return LoopState(iterate=iterate, x=point.x, start=start, bound=bound, memory=memory, has_gradient=known)
 
 
 def _point_of(objective: ReducedObjective | FullObjective, state: LoopState) -> Any:

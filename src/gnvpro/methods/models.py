@@ -67,6 +67,10 @@ class QuasiNewtonModels(Models[ReducedPoint]):
     def __init__(self, name: str, max_rank: int, rtol: float) -> None:
         self.name, self.max_rank, self.rtol = name, max_rank, rtol
 
+    def rank(self, budget: Budget) -> int:
+        """The dimension of a space that is built now."""
+        return affordable_rank(self.max_rank, budget)
+
     def may_build(self, due: int, budget: Budget) -> bool:
         """Whether the budget lasts for a space and as many passes again for steps that use what it learnt."""
         return budget.passes_left > 4 * self.max_rank
@@ -74,7 +78,7 @@ class QuasiNewtonModels(Models[ReducedPoint]):
     def planned(self, memory: SpaceMemory, point: ReducedPoint, budget: Budget) -> SpaceMemory:
         """Whether the next model is on a Krylov space, and of which dimension."""
         known = memory.known.at(point, lambda due: self.may_build(due, budget))
-        cap = affordable_rank(self.max_rank, budget) if known.asks_for_space else memory.cap
+        cap = self.rank(budget) if known.asks_for_space else memory.cap
         return SpaceMemory(cap, known)
 
     def build(self, memory: SpaceMemory, point: ReducedPoint) -> LocalModel:
@@ -92,7 +96,7 @@ class QuasiNewtonModels(Models[ReducedPoint]):
         too_short = isinstance(bound, LineSearchBound) and bound.fraction < SHORTEST_FRACTION
         if not too_short or memory.known.asks_for_space:
             return None
-        return SpaceMemory(affordable_rank(self.max_rank, budget), replace(memory.known, steps=0))
+        return SpaceMemory(self.rank(budget), replace(memory.known, steps=0))
 
 
 @dataclass(frozen=True)

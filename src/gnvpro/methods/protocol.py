@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from gnvpro import state
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.eliminator import Eliminator, WarmStart
 from gnvpro.methods.cache import Cache
@@ -34,14 +33,13 @@ from gnvpro.minimize.step_rules import Bound
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
-from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.state import State
 
 USUAL_WORK = 600.0  # of methods that do not end by themselves
-State = dict[str, Any]  # tensors, numbers, and dictionaries of them
 
 
 @dataclass(frozen=True)
-class Start(state.State):
+class Start(State):
     """Where a method begins: theta, and what an earlier batch or level left for it."""
 
     theta: Tensor
@@ -88,7 +86,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Iterate(state.State):
+class Iterate(State):
     """A model on the way, and what it achieves on the samples trained on."""
 
     theta: Tensor
@@ -100,7 +98,7 @@ class Iterate(state.State):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodState(state.State):
+class MethodState(State):
     """The state of a method between two steps: subclass it, as a frozen dataclass, to add what your method remembers.
 
     Args:
@@ -145,75 +143,6 @@ class Reached(Protocol):
 def iterate_at(point: Reached) -> Iterate:
     """The model at a point, without what its derivatives are computed from."""
     return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy)
-
-
-class Running(Protocol):
-    """A method under way on one problem."""
-
-    @property
-    def status(self) -> Status:
-        """Why `iterate` returned None."""
-
-    @property
-    def point(self) -> Any:
-        """The last accepted model."""
-
-    @property
-    def bound(self) -> Bound | None:
-        """The radius or damping that a following batch should start with, where the method has one."""
-
-    @property
-    def next_passes(self) -> float:
-        """Passes over the samples that the next iteration needs at least."""
-
-    @property
-    def settles(self) -> bool:
-        """Whether a standstill of the objective is an end."""
-
-    def gradient_norm(self) -> float | None:
-        """The norm of the objective's gradient, where it is known or the budget allows for what it costs."""
-
-    def iterate(self) -> StepReport | None:
-        """One iteration; None where there is nothing more to do."""
-
-    def state(self) -> State:
-        """Everything that `Method.begin` needs to go on from here; later iterations must not write into it."""
-
-
-class HandsOn:
-    """What a method shows that leaves the work to others in turn: `current` is the one at work."""
-
-    current: Any
-    _status: Status | None = None  # of its own
-
-    @property
-    def status(self) -> Status:
-        """Why it cannot go on."""
-        return self._status or self.current.status
-
-    @property
-    def point(self) -> Any:
-        """The last accepted model."""
-        return self.current.point
-
-    @property
-    def bound(self) -> Bound | None:
-        """The bound of the next step."""
-        return self.current.bound
-
-    @property
-    def next_passes(self) -> float:
-        """Passes of the next step."""
-        return self.current.next_passes
-
-    @property
-    def settles(self) -> bool:
-        """Whether a standstill of the steps at hand is an end."""
-        return self.current.settles
-
-    def gradient_norm(self) -> float | None:
-        """The norm of the gradient, where it is known."""
-        return self.current.gradient_norm()
 
 
 @dataclass(frozen=True)
@@ -334,27 +263,3 @@ class Solver(Protocol):
 
     def step(self, problem: Problem, state: Any, budget: Budget, cache: Cache) -> tuple[Any, StepReport | Status]:
         """Take one step, as `Method.step` does."""
-
-
-def first_point(problem: Problem, start: Start, state: State | None) -> ReducedPoint:
-    """The reduced objective where a method begins, or where it was put aside."""
-    if state is None:
-        return problem.reduced.start(start.theta, None if start.W is None else WarmStart(start.W))
-    warm = None if state["start_W"] is None else WarmStart(state["start_W"], state["start_factor"])
-    return problem.reduced.start(state["x"], warm)
-
-
-def detached_copy(state: Any) -> Any:
-    """A deep copy of nested dictionaries and lists of tensors and numbers, so that later steps do not write into it."""
-    if isinstance(state, Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        return {key: detached_copy(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(detached_copy(value) for value in state)
-    return state
-
-
-def point_state(x: Tensor, start: WarmStart | None) -> State:
-    """What `first_point` needs to find a point again: where it is, and how its head was found."""
-    return {"x": x, "start_W": start.W if start else None, "start_factor": start.factor if start else None}

@@ -1,4 +1,4 @@
-"""Cheap steps first, exact steps once they gain more for what they cost: the running part of `auto`.
+"""Cheap steps first, exact steps once they gain more for what they cost: most of what `auto` does.
 
 The rules are in `gnvpro.methods.auto`. A trail holds the cost and Phi after every cheap step.
 """
@@ -6,166 +6,213 @@ The rules are in `gnvpro.methods.auto`. A trail holds the cost and Phi after eve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gnvpro.methods.costs import Costs
-from gnvpro.methods.protocol import Budget, HandsOn, State
+from torch import Tensor
+
+from gnvpro.methods.cache import Cache
+from gnvpro.methods.costs import Account, Costs
+from gnvpro.methods.loop import Loop, LoopState, state_at
+from gnvpro.methods.models import DenseMemory, KrylovModels, QuasiNewtonModels, SpaceMemory, affordable_rank
+from gnvpro.methods.protocol import Budget, MethodState
 from gnvpro.methods.solvers import head_size
-from gnvpro.methods.steps import Steps
-from gnvpro.minimize.step_rules import Bound, loaded_bound, radius_of, saved_bound
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Bound, radius_of
 from gnvpro.minimize.trust_region import StepReport
+from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 
 HALVED = math.log(2.0)
 
-Trail = list[tuple[float, float]]
+Trail = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceState(MethodState):
+    """The steps at hand, and what was counted and decided."""
+
+    current: LoopState
+    kind: str  # "cheap" or "exact"
+    account: Account
+    begun_at: Tensor  # theta
+    first_value: float  # where training began
+    cheap_bound: Bound | None = None  # as the last steps of a kind left it
+    exact_bound: Bound | None = None
+    trail: Trail = ()  # cost and Phi, step by step since cheap steps began
+    failed: tuple[str, ...] = ()  # kinds that could not go on, or are never worth a trial
+    exact_steps: int = 0
+
+
+class LateModels(QuasiNewtonModels):
+    """Spaces of one dimension; larger ones after many quasi-Newton steps if a space costs little beside an exact step."""
+
+    def __init__(self, max_rank: int, rtol: float, after: int, cost_little: bool) -> None:
+        super().__init__("hybrid", max_rank, rtol)
+        self.after, self.cost_little = after, cost_little
+
+    def rank(self, budget: Budget) -> int:
+        """The dimension of a space that is built now."""
+        return affordable_rank(self.max_rank if self.cost_little else 1, budget)
+
+    def may_build(self, due: int, budget: Budget) -> bool:
+        """Whether it is time for a space."""
+        return due >= self.after and self.cost_little and super().may_build(due, budget)
 
 
 @dataclass(frozen=True)
-class Cheap:
-    """How cheap steps begin, and whether they take two passes each, as quasi-Newton steps do.
+class CheapSteps:
+    """Quasi-Newton steps of two passes each, or steps from Krylov spaces."""
 
-    The third argument of `begin` returns the cost of an exact step in cheap steps.
-    """
-
-    begin: Callable[[ReducedPoint, Bound | None, Callable[[], float]], Steps[ReducedPoint]]
+    max_rank: int
+    rtol: float
     two_passes: bool
 
+    def models(self, exact_in_steps: float, after: int) -> LateModels | KrylovModels[ReducedPoint]:
+        """Their models, given the cost of an exact step in cheap ones."""
+        if self.two_passes:
+            return LateModels(self.max_rank, self.rtol, after, cost_little=exact_in_steps > self.max_rank)
+        return KrylovModels("krylov", self.max_rank, self.rtol)
 
-class Race(HandsOn):
-    """Cheap steps, then exact ones; the other kind if one cannot go on."""
 
-    def __init__(
-        self,
-        cheap: Cheap,
-        costs: Costs,
-        point: ReducedPoint,
-        budget: Budget,
-        state: State | None,
-        first_value: float | None = None,
-    ) -> None:
-        self.cheap, self.costs, self.budget = cheap, costs, budget
-        self.rules = point.problem.policy.solver
-        self.begun_at, self.first_value = point.theta, point.value if first_value is None else first_value
-        self.bounds: dict[str, Bound | None] = {"cheap": None, "exact": None}
-        self.trail: Trail = []  # cost and Phi, step by step since cheap steps began
-        self.failed: list[str] = []  # kinds that could not go on, or are never worth a trial
-        self.exact_steps = 0
-        if state is not None:
-            self.name = state["kind"]
-            self.current = self._steps(self.name, point, state)
-            return
-        self.failed = [] if costs.cheap_first else ["cheap"]
-        self._enter("cheap" if costs.cheap_first else "exact", point)
+class Race:
+    """Cheap steps, then exact ones; the other kind if one cannot go on. Lives for one call."""
 
-    # -- what others see
+    def __init__(self, cheap: CheapSteps, costs: Costs, problem: Problem, budget: Budget, cache: Cache) -> None:
+        self.cheap, self.costs, self.problem, self.budget, self.cache = cheap, costs, problem, budget, cache
+        self.rules, self.set_out = problem.policy.solver, costs.clock()
 
-    @property
-    def bound(self) -> Bound | None:
-        """The bound of exact steps, with which the next batch begins; None before the first of them."""
-        return self.current.bound if self.name == "exact" else self.bounds["exact"]
+    def begin(self, point: ReducedPoint, first_value: float | None) -> RaceState:
+        """The state at the first point; training may have begun with another value before."""
+        kind = "cheap" if self.costs.cheap_first else "exact"
+        value = point.value if first_value is None else first_value
+        first = state_at(point, None, None)
+        state = RaceState(
+            iterate=first.iterate,
+            current=first,
+            kind="",
+            account=Account(self.budget.meter.work),
+            begun_at=point.theta,
+            first_value=value,
+            failed=() if kind == "cheap" else ("cheap",),
+        )
+        return self._measured(self._entered(state, kind, point))
 
-    @property
-    def settles(self) -> bool:
-        """Whether a standstill is an end: some exact steps have been tried, or none can be taken."""
-        return self.exact_steps >= self.rules.judged_after or "exact" in self.failed
-
-    def iterate(self) -> StepReport | None:
+    def step(self, state: RaceState) -> tuple[RaceState, StepReport | Status]:
         """One trial step, and the decision about the next."""
-        report = self._iterate()
-        if report is None:
-            self.failed = [*self.failed, self.name]
-            other = "exact" if self.name == "cheap" else "cheap"
-            if other in self.failed or not self._affords(other):
-                return None
-            self._enter(other, self.point)
-            report = self._iterate()
-        if report is not None and self.name == "cheap":
-            self.trail = [*self.trail[-self.rules.most_window :], (self.costs.spent, self.point.value)]
-            if "exact" not in self.failed and self._exact_pays() and self._affords("exact"):
-                self._enter("exact", self.point)
-        return report
+        state, outcome = self._trial(state)
+        if isinstance(outcome, Status):
+            state = replace(state, failed=(*state.failed, state.kind))
+            other = "exact" if state.kind == "cheap" else "cheap"
+            if other in state.failed or not self._affords(other, state):
+                return state, outcome
+            state, outcome = self._trial(self._entered(state, other, self._point(state)))
+        if isinstance(outcome, Status):
+            return state, outcome
+        if state.kind == "cheap":
+            state = self._judged(state)
+        return self._measured(state), outcome
 
-    def _iterate(self) -> StepReport | None:
-        before = self.current.region.model is None
-        report = self.current.iterate()
-        self.costs.matrices += self.name == "exact" and before
-        self.costs.steps += 1
-        self.exact_steps += self.name == "exact"
-        return report
+    def _loop(self, state: RaceState) -> Loop[ReducedPoint]:
+        if state.kind == "exact":
+            assert state.current.memory is not None
+            return self.costs.dense.loop(self.problem, state.current.memory, self.budget, self.cache)
+        models = self.cheap.models(self._exact_in_steps(state), self.rules.spaces_after)
+        return Loop(self.problem.reduced, models, self.budget, self.cache)
+
+    def _point(self, state: RaceState) -> ReducedPoint:
+        return self._loop(state).point(state.current)
+
+    def _trial(self, state: RaceState) -> tuple[RaceState, StepReport | Status]:
+        current, outcome = self._loop(state).trial(state.current)
+        account = replace(state.account, steps=state.account.steps + 1)
+        exact_steps = state.exact_steps + (state.kind == "exact")
+        return self._at(replace(state, account=account, exact_steps=exact_steps), current), outcome
+
+    def _measured(self, state: RaceState) -> RaceState:
+        """With the gradient at the last point, and what the run asks for."""
+        state = self._at(state, self._loop(state).measured(state.current))
+        account = replace(state.account, seconds=state.account.seconds + self.costs.clock() - self.set_out)
+        return replace(
+            state,
+            gradient_norm=state.current.gradient_norm,
+            next_passes=state.current.next_passes,
+            bound=state.current.bound if state.kind == "exact" else state.exact_bound,
+            settles=state.exact_steps >= self.rules.judged_after or "exact" in state.failed,
+            account=account,
+        )
+
+    def _at(self, state: RaceState, current: LoopState) -> RaceState:
+        """With the steps at hand where they stand now, a matrix counted once."""
+        new = state.kind == "exact" and current.has_model and not state.current.has_model
+        account = replace(state.account, matrices=state.account.matrices + new)
+        return replace(state, current=current, iterate=current.iterate, account=account)
+
+    def _spent(self, state: RaceState) -> float:
+        """Cost since the method began."""
+        return self.costs.spent(state.account, self.budget, self.costs.clock() - self.set_out)
 
     # -- decisions
 
-    def _affords(self, name: str) -> bool:
+    def _affords(self, kind: str, state: RaceState) -> bool:
         """Return whether work and seconds last for steps of this kind."""
-        if name == "cheap":
-            return self.budget.passes_left >= Steps.least_passes
-        passes = self.costs.dense.step_passes(*head_size(self.point.problem))
-        return self.budget.passes_left >= passes and self.budget.seconds_left > self.costs.exact_seconds
+        if kind == "cheap":
+            return self.budget.passes_left >= Loop.least_passes
+        passes = self.costs.dense.step_passes(*head_size(self.problem))
+        return self.budget.passes_left >= passes and self.budget.seconds_left > self.costs.exact_seconds(state.account)
 
-    def _exact_pays(self) -> bool:
-        """Return whether the cheap steps at the cost of two exact ones no longer halve Phi."""
-        each, steps = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1), len(self.trail) - 1
+    def _judged(self, state: RaceState) -> RaceState:
+        """Note a cheap step, and change to exact steps if they pay."""
+        trail = (*state.trail[-self.rules.most_window :], (self._spent(state), state.iterate.value))
+        state = replace(state, trail=trail)
+        if "exact" in state.failed:
+            return state
+        steps = len(trail) - 1
+        each = (trail[-1][0] - trail[0][0]) / steps
         if self.cheap.two_passes:
-            self.costs.calibrate(each)
+            state = replace(state, account=self.costs.calibrated(state.account, each))
+        if not self._exact_pays(state, each, steps) or not self._affords("exact", state):
+            return state
+        return self._entered(state, "exact", self._point(state))
+
+    def _exact_pays(self, state: RaceState, each: float, steps: int) -> bool:
+        """Return whether the cheap steps at the cost of two exact ones no longer halve Phi."""
         least, most = self.rules.least_window, self.rules.most_window
         first = 1 if self.cheap.two_passes else least
-        window = min(max(round(2 * self.costs.exact_step / max(each, 1e-9)), least), most)
-        recent = self.trail[-window - 1 :]
+        exact = self.costs.exact_step(state.account)
+        window = min(max(round(2 * exact / max(each, 1e-9)), least), most)
+        recent = state.trail[-window - 1 :]
         return steps >= first and gained(recent) < HALVED * (len(recent) - 1) / window
 
-    def _exact_in_steps(self) -> float:
+    def _exact_in_steps(self, state: RaceState) -> float:
         """Return the cost of an exact step in cheap steps; 0 before the first of these."""
-        steps = len(self.trail) - 1
-        spent = self.trail[-1][0] - self.trail[0][0] if self.trail else 0.0
-        return self.costs.exact_step * steps / spent if spent > 0 else 0.0
+        trail = state.trail
+        spent = trail[-1][0] - trail[0][0] if trail else 0.0
+        return self.costs.exact_step(state.account) * (len(trail) - 1) / spent if spent > 0 else 0.0
 
     # -- the two kinds
 
-    def _enter(self, name: str, point: ReducedPoint) -> None:
-        if hasattr(self, "current"):
-            self.bounds[self.name] = self.current.bound
-        self.name = name
-        self.current = self._steps(name, point, None)
-        self.trail = [(self.costs.spent, point.value)]
-
-    def _steps(self, name: str, point: ReducedPoint, state: State | None) -> Steps[ReducedPoint]:
-        if name == "cheap":
-            return self.cheap.begin(point, self.bounds["cheap"], self._exact_in_steps)
-        # The damping that suits exact steps is as at the beginning of training on CDR, and has fallen like Phi on DCR. Between
-        # the two: too little costs a few trials, each growing it faster, too much a matrix for each third.
-        fallen = min(1.0, point.value / self.first_value) if self.first_value > 0 else 1.0
-        begun = {"begun_at": self.begun_at, "first_damping": math.sqrt(fallen)} if state is None else state
-        bound = self.bounds["exact"]
-        if bound is None and self.bounds["cheap"] is not None:
-            bound = radius_of(self.bounds["cheap"])
-        return self.costs.dense.steps(point, bound, self.budget, begun)
-
-    # -- checkpoints
-
-    def state(self) -> State:
-        """Return the state of the steps at hand, and what was counted and decided."""
-        return {
-            **self.current.state(),
-            "begun_at": self.begun_at,
-            "first_value": self.first_value,
-            "kind": self.name,
-            "failed": self.failed,
-            "exact_steps": self.exact_steps,
-            "bounds": {name: saved_bound(bound) for name, bound in self.bounds.items()},
-            "trail": self.trail,
-            "costs": self.costs.state(),
-        }
-
-    def resume(self, state: State) -> None:
-        """Continue with the same kind of steps."""
-        self.bounds = {name: loaded_bound(bound) for name, bound in state["bounds"].items()}
-        self.trail, self.failed = [tuple(pair) for pair in state["trail"]], list(state["failed"])
-        self.exact_steps = state["exact_steps"]
-        self.costs.resume(state["costs"])
-        self.begun_at, self.first_value = state["begun_at"], state["first_value"]
-        self.current.resume(state)
+    def _entered(self, state: RaceState, kind: str, point: ReducedPoint) -> RaceState:
+        """The other kind of steps, from the same point."""
+        bound: Bound | None = state.current.bound
+        if state.kind == "cheap":
+            state = replace(state, cheap_bound=bound)
+        elif state.kind == "exact":
+            state = replace(state, exact_bound=bound)
+        state = replace(state, kind=kind, trail=((self._spent(state), point.value),))
+        if kind == "cheap":
+            memory: DenseMemory | SpaceMemory = SpaceMemory()
+            bound = state.cheap_bound
+        else:
+            # The damping that suits exact steps is as at the beginning of training on CDR, and has fallen like Phi on DCR.
+            # Between the two: too little costs a few trials, each growing it faster, too much a matrix for each third.
+            fallen = min(1.0, point.value / state.first_value) if state.first_value > 0 else 1.0
+            memory = DenseMemory(state.begun_at, math.sqrt(fallen))
+            bound = state.exact_bound
+            if bound is None and state.cheap_bound is not None:
+                bound = radius_of(state.cheap_bound)
+        loop = self._loop(replace(state, current=replace(state.current, memory=memory)))
+        current = loop.first(point, loop.models.own(bound), memory)
+        return replace(state, current=current, iterate=current.iterate)
 
 
 def gained(trail: Trail) -> float:

@@ -69,10 +69,6 @@ class Readings:
                 W = ROUGH.fit(Z, misfit, ridge, ROUGH.first(near)).W
         return iterate_with_head(problem, theta, W, Z, not misfit.identity_hessian or problem is not self.problem)
 
-    def again(self, theta: Tensor, W: Tensor, provisional: bool = True) -> Iterate:
-        """A model that was read before."""
-        return iterate_with_head(self.seen, theta, W, self._features(theta), provisional)
-
     def _features(self, theta: Tensor) -> Tensor:
         """With a column of ones for the bias; not counted as work."""
         seen = self.seen

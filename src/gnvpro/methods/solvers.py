@@ -20,17 +20,14 @@ from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.loop import Loop, LoopState, Models
 from gnvpro.methods.models import DenseMemory, DenseModels, KrylovModels, QuasiNewtonModels, SpaceMemory
-from gnvpro.methods.protocol import Budget, Running, Start, first_point
-from gnvpro.methods.protocol import State as SavedState
-from gnvpro.methods.steps import DenseSteps, KrylovWithinBudget, QuasiNewtonSteps, Steps
+from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import seeded_permutation
 from gnvpro.minimize.part_model import ITERATIONS
 from gnvpro.minimize.status import Status
-from gnvpro.minimize.step_rules import Bound, Damping, LocalModel
+from gnvpro.minimize.step_rules import LocalModel
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
-from gnvpro.network.subspace import choose_subspace, moving_directions
-from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
+from gnvpro.network.subspace import moving_directions
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.samples.several import Inputs, Streamed
@@ -171,17 +168,6 @@ class Krylov(TrustRegionSolver):
         """The same for either objective."""
         return KrylovModels(self.name, self.max_rank, self.rtol, self.damped)
 
-    # OLD
-    def builder(self, budget: Budget) -> KrylovWithinBudget:
-        """What builds the models."""
-        return KrylovWithinBudget(self.max_rank, self.rtol, budget, self.damped)
-
-    def steps(
-        self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: SavedState | None
-    ) -> Steps[ReducedPoint]:
-        """The loop with a Krylov space at every point."""
-        return Steps(self.name, point, point.problem.reduced, self.builder(budget), budget, bound)
-
 
 @dataclass(frozen=True)
 class Hybrid(TrustRegionSolver):
@@ -206,16 +192,6 @@ class Hybrid(TrustRegionSolver):
     def models(self, problem: Problem, memory: SpaceMemory) -> QuasiNewtonModels:
         """Quasi-Newton directions, and Krylov spaces if the budget has room for them."""
         return QuasiNewtonModels(self.name, self.max_rank, self.rtol)
-
-    # OLD
-    def running(self, problem: Problem, start: Start, budget: Budget, state: SavedState | None) -> Running:
-        """Start on a problem, or go on from a state."""
-        point = first_point(problem, start, state)
-        builder = KrylovWithinBudget(self.max_rank, self.rtol, budget)
-        steps = QuasiNewtonSteps(self.name, point, builder, builder.pays, start.bound)
-        if state is not None:
-            steps.resume(state)
-        return steps
 
 
 @dataclass(frozen=True)
@@ -346,34 +322,6 @@ class Dense(TrustRegionSolver):
         """The trust-region loop; its models depend on where it began."""
         models = cache.recall("dense models", lambda: self.models(problem, memory), problem, memory)
         return Loop(problem.reduced, models, budget, cache)
-
-    # OLD
-    def running(self, problem: Problem, start: Start, budget: Budget, state: SavedState | None) -> Running:
-        """Start on a problem, or go on from a state."""
-        problem = problem.with_passes(self.pass_plan(problem))
-        steps = self.steps(first_point(problem, start, state), start.bound, budget, state)
-        if state is not None:
-            steps.resume(state)
-        return steps
-
-    def steps(self, point: ReducedPoint, bound: Bound | None, budget: Budget, state: SavedState | None) -> DenseSteps:
-        """The loop with a matrix at every point; the subspace is chosen where the loop began."""
-        problem = point.problem
-        begun_at = point.theta if state is None else state["begun_at"]
-        fallen = 1.0 if state is None else state["first_damping"]
-        penalty = problem.theta_penalty.hessian(begun_at)
-        subspace = choose_subspace(problem.network.model, problem.network.parameters, begun_at, penalty)
-        settings = self.resolved(problem.misfit.identity_hessian, subspace.count)
-        inside = subspace.reduce(subspace.reduce(penalty).T)
-        kept_bytes = SOLVER_MEMORY_FRACTION * problem.memory / 2
-        if isinstance(bound, Damping) != (settings.step_control == "damping"):  # of another kind of steps
-            bound = None
-        part = None
-        if self.samples is not None and self.samples < problem.n_samples:
-            drawn = seeded_permutation(problem.n_samples, PART_SEED)[: self.samples].sort().values
-            part = problem.on_samples(drawn.to(problem.inputs.device))
-        builder = MatrixBuilder(subspace, inside, bool(settings.residual_term), kept_bytes)
-        return DenseSteps(settings, point, builder, part, budget, bound, begun_at, fallen)
 
 
 def head_size(problem: Problem) -> tuple[int, int, bool]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from gnvpro.state import State, loaded, saved
+from gnvpro.state import State
 
 GROW_ABOVE = 0.75  # ratio above which the radius may grow
 AT_BOUNDARY = 0.8  # fraction of the radius from which a step counts as limited by it
@@ -126,9 +126,6 @@ def radius_of(bound: Bound) -> float | None:
     """Return the radius of a bound, if it has one."""
     radius = bound.radius if isinstance(bound, LineSearchBound) else bound
     return radius if isinstance(radius, float) else None
-
-
-saved_bound, loaded_bound = saved, loaded
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,11 @@ from gnvpro.network.subspace import Subspace
 from gnvpro.objectives.gauss_newton_matrix import joint_parts
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.misfit import Misfit
+from gnvpro.state import State
 
 
 @dataclass(frozen=True)
-class Penalties:
+class Penalties(State):
     """The numbers in front of |B theta|^2 / 2 and |W|^2 / 2."""
 
     theta: float

@@ -52,6 +52,7 @@ from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.conjugate_gradients import conjugate_gradients
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
+from gnvpro.state import State
 from gnvpro.stochastic.proximal import Proximal, block_solver, factors
 
 FREEDOM = 0.2  # directions that the head follows, as a share of the samples in a batch,
@@ -76,7 +77,7 @@ ROUNDING = 1e-14  # of a value
 
 
 @dataclass(frozen=True)
-class HeadMemory:
+class HeadMemory(State):
     """What the next batch's head depends on."""
 
     W: Tensor  # the head that it is near

@@ -6,15 +6,14 @@ The joint matrix of theta and head is assembled where it is small; else it is kn
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.linalg.rows import rowwise
 from gnvpro.methods.solvers import Dense, count_directions
-from gnvpro.minimize.step_rules import Bound, loaded_bound, saved_bound
+from gnvpro.minimize.step_rules import Bound
 from gnvpro.network.subspace import Subspace, choose_subspace
 from gnvpro.objectives.evidence import (
     DenseJointMatrix,
@@ -31,6 +30,7 @@ from gnvpro.objectives.quadrature import KrylovJointMatrix
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.policy import Policy
 from gnvpro.policy.cost import seconds_of_joint_matrix
+from gnvpro.state import State
 
 HARDLY_MORE = 1.5  # times the parameters of a linear model
 LITTLE = 0.5  # of the misfit of the best constant explained, at most
@@ -38,7 +38,7 @@ LEAST_PENALTY = 1e-14
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(State):
     """Penalties found from the data, and what they say about it."""
 
     theta_penalty: float
@@ -47,14 +47,9 @@ class Chosen:
     effective_parameters: float  # that the data determine
     log_evidence: float
 
-    @staticmethod
-    def of_state(saved: dict[str, Any]) -> Chosen:
-        """From plain numbers."""
-        return Chosen(**{**saved, "noise": tuple(saved["noise"])})
-
 
 @dataclass(frozen=True)
-class Round:
+class Round(State):
     """The model that a round led to."""
 
     penalties: Penalties
@@ -63,29 +58,6 @@ class Round:
     bound: Bound | None
     chosen: Chosen
     targets: tuple[float, float]  # penalties to go to
-
-    def state(self) -> dict[str, Any]:
-        """As plain tensors and numbers."""
-        return {
-            "penalties": asdict(self.penalties),
-            "theta": self.theta,
-            "W": self.W,
-            "bound": saved_bound(self.bound),
-            "chosen": asdict(self.chosen),
-            "targets": list(self.targets),
-        }
-
-    @staticmethod
-    def of_state(saved: dict[str, Any]) -> Round:
-        """The reverse."""
-        return Round(
-            Penalties(**saved["penalties"]),
-            saved["theta"],
-            saved["W"],
-            loaded_bound(saved["bound"]),
-            Chosen.of_state(saved["chosen"]),
-            (saved["targets"][0], saved["targets"][1]),
-        )
 
 
 def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:

@@ -24,7 +24,7 @@ The penalties change here and nowhere else. Phi is another function afterwards: 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -32,6 +32,7 @@ from torch import Tensor
 from gnvpro.minimize.step_rules import Bound
 from gnvpro.objectives.evidence import Penalties
 from gnvpro.objectives.problem import Problem, Searched
+from gnvpro.state import loaded, saved
 from gnvpro.training.judgement import LEAST_PENALTY, Chosen, Round, judged, learnt_little, passes_of_a_judgement
 
 REACH = math.log(10.0)  # by which the logarithm of a penalty may change in a round
@@ -170,26 +171,10 @@ class PenaltySearch:
         each = zip(now, steps, astuple(self.searched), strict=True)
         return Penalties(*(max(a * math.exp(step), self.least) if free else a for a, step, free in each))
 
-    def state(self) -> dict[str, Any]:
-        """As plain tensors and numbers."""
-        numbers = {name: value for name, value in vars(self).items() if name != "searched"}
-        return {
-            **numbers,
-            "penalties": asdict(self.penalties),
-            "best": self.best and self.best.state(),
-            "last": self.last and asdict(self.last),
-            "trivial": self.trivial and self.trivial.state(),
-        }
+    def plain(self) -> dict[str, Any]:
+        """The search as a checkpoint holds it."""
+        return {name: saved(value) for name, value in vars(self).items() if name != "searched"}
 
-    def resumed(self, saved: dict[str, Any]) -> PenaltySearch:
-        """Where a checkpoint left it."""
-        return replace(
-            self,
-            **{
-                **saved,
-                "penalties": Penalties(**saved["penalties"]),
-                "best": saved["best"] and Round.of_state(saved["best"]),
-                "trivial": saved["trivial"] and Round.of_state(saved["trivial"]),
-                "last": saved["last"] and Chosen.of_state(saved["last"]),
-            },
-        )
+    def resumed(self, content: dict[str, Any]) -> PenaltySearch:
+        """The search as a checkpoint left it."""
+        return replace(self, **loaded(content))

@@ -378,7 +378,7 @@ class Run:
             "theta": self.problem.theta(),
             "W": self.problem.W(),
             "best": self.keeper.best and vars(self.keeper.best),
-            "search": self.search and self.search.state(),
+            "search": self.search and self.search.plain(),
             "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
             "seconds": self._seconds(),

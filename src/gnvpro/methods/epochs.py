@@ -1,4 +1,4 @@
-"""The running part of `adam-vpro`: epochs and readings. See `adam_vpro` for the method."""
+"""One step of `adam-vpro`: epochs and a reading. See `adam_vpro` for the method."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from gnvpro.methods.batch_steps import BatchSteps
+from gnvpro.methods.batch_steps import BatchState, BatchSteps
+from gnvpro.methods.cache import Cache
 from gnvpro.methods.pace import Pace
-from gnvpro.methods.protocol import Budget, Start, State
+from gnvpro.methods.protocol import Budget, Iterate, MethodState, Start
 from gnvpro.methods.readings import Readings
 from gnvpro.methods.stochastic import RandomBatch, loader_batch_size, random_batches
 from gnvpro.minimize.status import Status
@@ -47,56 +48,86 @@ class StepSettings:
     rotate: bool
 
 
-class RunningAdamVPro:
-    """Gradients of the reduced loss of batches."""
+@dataclass(frozen=True, kw_only=True)
+class AdamVProState(MethodState):
+    """Where `adam-vpro` stands between two readings."""
 
-    bound = None
-    settles = False  # the objective of random batches never does
+    first: Iterate  # where training began
+    steps: BatchState
+    pace: Pace
+    rate: float
+    reserved: float  # seconds, for the last elimination
+    seed: int
+    epoch: int = 0
+    done: int = 0  # batches of this epoch
+    failures: int = 0
 
-    def __init__(
-        self, settings: StepSettings, problem: Problem, start: Start, budget: Budget, seed: int, state: State | None
-    ) -> None:
+
+class Epochs:
+    """Epochs and a reading: what one call of `AdamVPro.begin` or `step` works on."""
+
+    def __init__(self, settings: StepSettings, problem: Problem, budget: Budget, seed: int, cache: Cache) -> None:
         self.settings, self.problem, self.seed = settings, problem, seed
-        self.given = self.budget = budget  # the second without what is reserved for the last elimination
-        self.status = Status.RUNNING
+        self.budget = budget  # without what is reserved for the last elimination, once that is known
         self.n_samples = problem.n_samples
-        self.readings = Readings(problem, seed, READ_SEED)
+        self.readings = cache.recall("readings", lambda: Readings(problem, seed, READ_SEED), problem)
         self.batch_size = loader_batch_size(problem) or settings.batch_size
         self.few = min(WARM_UP, math.ceil(FIRST_SAMPLES / self.batch_size))
         # a batch: the last epoch may be cut short; several processes, whose parts of a batch differ, end with an epoch
         self.next_passes = min(2.0, 2 * self.batch_size / self.n_samples) if problem.processes.alone else 2.0
-        if state is None:
-            self._begin(start)
-        else:
-            self._resume(state)
 
     # -- beginning
 
-    def _begin(self, start: Start) -> None:
+    def begin(self, start: Start) -> AdamVProState:
+        """Evaluate the first model, and see how many passes fit into the seconds."""
+        given, begun = self.budget, self.budget.clock()
+        self.first = self.readings.first(start)
+        taken = (given.clock() - begun) * self.n_samples / self.readings.seen.n_samples
+        seconds = min(taken, MOST_RESERVED * max(given.seconds_left, 0.0))
+        self.reserved = self.problem.processes.largest(seconds) if math.isfinite(given.seconds) else 0.0
+        self.budget = replace(given, seconds=given.seconds - self.reserved)
         self.epoch = self.done = self.failures = 0  # epochs, batches of this one, failures
-        begun = self.budget.clock()
-        self.first = self.point = self.readings.first(start)
-        taken = (self.budget.clock() - begun) * self.n_samples / self.readings.seen.n_samples
-        self._reserve(min(taken, MOST_RESERVED * max(self.budget.seconds_left, 0.0)))
         self.steps = self._set_out()
-        left = self._passes_in_seconds() if math.isfinite(self.budget.seconds) else math.inf
-        self.pace = Pace(self.budget, self.problem.processes)
-        self.pace.left = min(self.pace.left, left)
+        left = self._passes_in_seconds() if math.isfinite(given.seconds) else math.inf
+        pace = Pace.begun(self.budget)
+        self.pace = replace(pace, left=min(pace.left, left))
         steps = self.pace.total / EPOCH * self.n_samples / self.batch_size
         squares = self.problem.misfit.identity_hessian
         self.rate = self.settings.lr or usual_rate(squares, self.batch_size, steps)
+        return self._reached(self.first)
 
-    def _reserve(self, seconds: float) -> None:
-        """Put seconds aside for eliminating the head over all samples at the end."""
-        self.reserved = self.problem.processes.largest(seconds) if math.isfinite(self.given.seconds) else 0.0
-        self.budget = replace(self.given, seconds=self.given.seconds - self.reserved)
+    def take_up(self, state: AdamVProState) -> None:
+        """Go on from a state."""
+        self.epoch, self.done, self.failures = state.epoch, state.done, state.failures
+        self.first, self.rate, self.reserved = state.first, state.rate, state.reserved
+        self.budget = replace(self.budget, seconds=self.budget.seconds - state.reserved)
+        self.pace = state.pace.within(self.budget, self.problem.processes)
+        self.steps = self._from(state.steps)
+
+    def _reached(self, iterate: Iterate) -> AdamVProState:
+        return AdamVProState(
+            iterate=iterate,
+            next_passes=self.next_passes,
+            settles=False,  # the objective of random batches never does
+            first=self.first,
+            steps=self.steps.reached(),
+            pace=self.pace,
+            rate=self.rate,
+            reserved=self.reserved,
+            seed=self.seed,
+            epoch=self.epoch,
+            done=self.done,
+            failures=self.failures,
+        )
 
     def _set_out(self) -> BatchSteps:
         """At the first model, with an optimiser that has no past."""
+        head = self.settings.batch_head
+        return self._from(BatchState.at(self.problem, head, self.first.theta, self.first.W))
+
+    def _from(self, state: BatchState) -> BatchSteps:
         kernel = Rotated(max_side=256 if self.settings.rotate else 0, shortest=self.few)
-        return BatchSteps(
-            self.problem, self.settings.batch_head, kernel, self.batch_size, self.first.theta, self.first.W
-        )
+        return BatchSteps(self.problem, self.settings.batch_head, kernel, self.batch_size, state)
 
     def _passes_in_seconds(self) -> float:
         """How many fit into the seconds, by the median of a few steps."""
@@ -110,31 +141,30 @@ class RunningAdamVPro:
 
     # -- one iteration
 
-    def gradient_norm(self) -> None:
-        """Not known: the gradient of the whole objective is never seen."""
-        return
+    def is_spent(self, state: AdamVProState) -> bool:
+        """Whether the budget has no room for another batch after a state."""
+        seconds_left = self.budget.seconds_left - state.reserved
+        late = self.problem.processes.alone and seconds_left <= 0
+        return self.budget.passes_left < self.next_passes or late
 
-    def iterate(self) -> StepReport | None:
+    def step(self, state: AdamVProState) -> tuple[AdamVProState, StepReport | Status]:
         """One epoch or several, each in an order of its own."""
+        self.take_up(state)
         if self.problem.processes.all(self.budget.seconds_left <= 0):
-            self.status = Status.SECONDS_SPENT
-            return None
+            return state, Status.SECONDS_SPENT
         while True:
             finite = self._run_epochs(self.rate)
             after = self.readings.read(self._model(), self.steps) if finite else None
-            self.pace.look()
+            self.pace = self.pace.looked_at(self.budget, self.problem.processes)
             if after is not None and (self.epoch == 0 or after.value <= self._tolerated * self.first.value):
-                self.point = after
-                return StepReport(True, learning_rate=self.rate, solver=self._kind)
+                return self._reached(after), StepReport(True, learning_rate=self.rate, solver=self._kind)
             self.failures += 1
             if self.failures > FAILURES:
-                self.status = Status.NOT_FINITE if after is None else Status.STEP_TOO_SMALL
-                return None
+                return state, Status.NOT_FINITE if after is None else Status.STEP_TOO_SMALL
             self.rate *= RETREAT
             self.steps = self._set_out()
             if self.is_over:
-                self.status = Status.WORK_SPENT
-                return None
+                return state, Status.WORK_SPENT
 
     @property
     def _kind(self) -> str | None:
@@ -184,7 +214,7 @@ class RunningAdamVPro:
             if self.is_over:
                 break
             for batch in self._next_batches():
-                progress = self.pace.now()
+                progress = self.pace.now(self.budget)
                 falling = max(LEAST_SHARE, cosine(1.0, progress, WARM_UP))
                 share = 1.0 if self.problem.misfit.identity_hessian else falling
                 now = cosine(rate, progress, self.steps.count, self.few)
@@ -193,30 +223,3 @@ class RunningAdamVPro:
                 if self.is_over and self.problem.processes.alone:
                     break
         return True
-
-    # -- checkpoints
-
-    def state(self) -> State:
-        """Everything that the next iteration depends on."""
-        return {
-            "x": self.point.theta,
-            "W": self.point.W,
-            "first_x": self.first.theta,
-            "first_W": self.first.W,
-            "first_value": self.first.value,
-            "steps": self.steps.state(),
-            "counts": [self.epoch, self.done, self.failures, self.point.provisional, self.reserved],
-            "rate": self.rate,
-            "pace": self.pace.state(),
-        }
-
-    def _resume(self, state: State) -> None:
-        self.epoch, self.done, self.failures, provisional, reserved = state["counts"]
-        self.rate = state["rate"]
-        self._reserve(reserved)
-        self.pace = Pace(self.budget, self.problem.processes, state["pace"])
-        self.point = self.readings.again(state["x"], state["W"], provisional)
-        first = self.readings.again(state["first_x"], state["first_W"])
-        self.first = replace(first, value=state["first_value"])
-        self.steps = self._set_out()
-        self.steps.resume(state["steps"])
