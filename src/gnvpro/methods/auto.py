@@ -141,7 +141,7 @@ class Auto:
     def step(
         self, problem: Problem, state: AutoState, budget: Budget, cache: Cache
     ) -> tuple[AutoState, StepReport | Status]:
-        """One step of the kind at hand."""
+        """Take a step of the present kind."""
         if state.kind == "batches":
             return self._on_batches_or_after(problem, state, budget, cache)
         inner: Any = state.inner

@@ -42,7 +42,7 @@ SMALL = 1e-3  # times the size that torch draws: as good as zero
 
 @dataclass(frozen=True)
 class BatchState(State):
-    """Where the optimiser stands: theta, its moments, the mean of the last thetas, the last head."""
+    """The optimiser's state: theta, its moments, the mean of the last thetas, the last head."""
 
     memory: HeadMemory
     theta: Tensor

@@ -96,7 +96,7 @@ def thrifty(dense: Dense, problem: Problem, sizes: Sizes) -> Dense:
 
 @dataclass(frozen=True)
 class Account(State):
-    """What the steps so far have cost, apart from the passes on the meter."""
+    """Costs of the steps so far, apart from the passes on the meter."""
 
     begun: float  # work on the meter when the method began
     matrices: int = 0
@@ -128,7 +128,7 @@ class Costs:
         return time.process_time() if self.problem.inputs.device.type == "cpu" else time.perf_counter()
 
     def spent(self, account: Account, budget: Budget, seconds: float = 0.0) -> float:
-        """Cost since the method began; the seconds are those of this call."""
+        """Cost since the method began, given the seconds of this call."""
         if self.kind == "seconds":
             return account.seconds + seconds
         passes, each = (budget.meter.work - account.begun) / budget.share, self.predicted
@@ -148,7 +148,7 @@ class Costs:
         return 0.0 if self.sizes is None else self.exact_step(account)
 
     def calibrated(self, account: Account, of_cheap_step: float) -> Account:
-        """Scale predictions by what cheap steps took by the clock; counted costs stay as they are."""
+        """Scale predictions by the clock time of cheap steps; counted costs do not change."""
         if self.kind != "seconds":
             return account
         return replace(account, slowness=max(of_cheap_step, 1e-9) / self.predicted.of_cheap_step)

@@ -50,9 +50,9 @@ class StepSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamVProState(MethodState):
-    """Where `adam-vpro` stands between two readings."""
+    """The state of `adam-vpro` between two readings."""
 
-    first: Iterate  # where training began
+    first: Iterate  # the model at the start of training
     steps: BatchState
     pace: Pace
     rate: float
@@ -97,7 +97,7 @@ class Epochs:
         return self._reached(self.first)
 
     def take_up(self, state: AdamVProState) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.epoch, self.done, self.failures = state.epoch, state.done, state.failures
         self.first, self.rate, self.reserved = state.first, state.rate, state.reserved
         self.budget = replace(self.budget, seconds=self.budget.seconds - state.reserved)
@@ -142,7 +142,7 @@ class Epochs:
     # -- one iteration
 
     def is_spent(self, state: AdamVProState) -> bool:
-        """Whether the budget has no room for another batch after a state."""
+        """Return whether the budget has no room for another batch."""
         seconds_left = self.budget.seconds_left - state.reserved
         late = self.problem.processes.alone and seconds_left <= 0
         return self.budget.passes_left < self.next_passes or late

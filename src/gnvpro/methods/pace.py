@@ -47,7 +47,7 @@ class Pace(State):
         return replace(self, limit=budget.limit, end=budget.seconds).looked_at(budget, processes)
 
     def looked_at(self, budget: Budget, processes: Processes) -> Pace:
-        """The pace by the clock and the meter as they are now."""
+        """Return the pace after a reading of the clock and the meter."""
         work, seconds = self.begun_work, self.begun_seconds
         spent = budget.meter.work - work
         by_clock = processes.largest((budget.clock() - seconds) / max(budget.seconds - seconds, 1e-12))

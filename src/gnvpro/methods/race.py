@@ -29,22 +29,22 @@ Trail = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class RaceState(MethodState):
-    """The steps at hand, and what was counted and decided."""
+    """The state of the present steps, with counts and decisions."""
 
     current: LoopState
     kind: str  # "cheap" or "exact"
     account: Account
     begun_at: Tensor  # theta
-    first_value: float  # where training began
+    first_value: float  # Phi at the start of training
     cheap_bound: Bound | None = None  # as the last steps of a kind left it
     exact_bound: Bound | None = None
     trail: Trail = ()  # cost and Phi, step by step since cheap steps began
-    failed: tuple[str, ...] = ()  # kinds that could not go on, or are never worth a trial
+    failed: tuple[str, ...] = ()  # kinds that failed, or are never worth a trial
     exact_steps: int = 0
 
 
 class LateModels(QuasiNewtonModels):
-    """Spaces of one dimension; larger ones after many quasi-Newton steps if a space costs little beside an exact step."""
+    """Spaces of one dimension, and larger ones after many quasi-Newton steps if an exact step costs more than a space."""
 
     def __init__(self, max_rank: int, rtol: float, after: int, cost_little: bool) -> None:
         super().__init__("hybrid", max_rank, rtol)
@@ -55,7 +55,7 @@ class LateModels(QuasiNewtonModels):
         return affordable_rank(self.max_rank if self.cost_little else 1, budget)
 
     def may_build(self, due: int, budget: Budget) -> bool:
-        """Whether it is time for a space."""
+        """Return whether it is time for a space."""
         return due >= self.after and self.cost_little and super().may_build(due, budget)
 
 
@@ -75,7 +75,7 @@ class CheapSteps:
 
 
 class Race:
-    """Cheap steps, then exact ones; the other kind if one cannot go on. Lives for one call."""
+    """Cheap steps, then exact ones, or the other kind if one fails; an object lives for one call."""
 
     def __init__(self, cheap: CheapSteps, costs: Costs, problem: Problem, budget: Budget, cache: Cache) -> None:
         self.cheap, self.costs, self.problem, self.budget, self.cache = cheap, costs, problem, budget, cache
@@ -129,7 +129,7 @@ class Race:
         return self._at(replace(state, account=account, exact_steps=exact_steps), current), outcome
 
     def _measured(self, state: RaceState) -> RaceState:
-        """With the gradient at the last point, and what the run asks for."""
+        """Add the gradient at the last point, and the values that the run reads."""
         state = self._at(state, self._loop(state).measured(state.current))
         account = replace(state.account, seconds=state.account.seconds + self.costs.clock() - self.set_out)
         return replace(
@@ -142,7 +142,7 @@ class Race:
         )
 
     def _at(self, state: RaceState, current: LoopState) -> RaceState:
-        """With the steps at hand where they stand now, a matrix counted once."""
+        """Replace the state of the present steps; count a matrix once."""
         new = state.kind == "exact" and current.has_model and not state.current.has_model
         account = replace(state.account, matrices=state.account.matrices + new)
         return replace(state, current=current, iterate=current.iterate, account=account)
