@@ -11,7 +11,7 @@ import torch
 import gnvpro
 from equation_cases import ENDS, LINE, network
 from gnvpro import pde
-from gnvpro.pde.settled import is_settled
+from gnvpro.training.convergence import seen_rests
 
 FIRST = gnvpro.extend.Record(0, 1.0, 1.0, None, None, None, None, True, work=0.0, seconds=0.0, inner_seconds=0.0)
 
@@ -23,7 +23,7 @@ def history(misfits: list[float]) -> list[gnvpro.extend.Record]:
 
 def ends_at(misfits: list[float]) -> int | None:
     records = history(misfits)
-    return next((k for k in range(1, len(records)) if is_settled(records[: k + 1])), None)
+    return next((k for k in range(1, len(records)) if seen_rests(records[: k + 1])), None)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from equation_cases import ENDS, LINE, SQUARE, network
 from gnvpro import pde
 from gnvpro.minimize.row_model import RowModel
 from gnvpro.pde import eliminate as elimination
-from gnvpro.pde.objective import ReducedObjective
+from gnvpro.pde.objective import EliminatedObjective
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.system import System
 
@@ -208,7 +208,7 @@ def test_a_step_minimises_the_damped_sum_of_squares(rows: int, variables: int, d
 def test_the_gradient_is_that_of_the_reduced_objective() -> None:
     u, equations = poisson(width=5)
     system = System(u, equations)
-    objective = ReducedObjective(system, 1e-6)
+    objective = EliminatedObjective(system, 1e-6)
     x = system.x()
     point = objective.at(x, None)
     d_x = torch.randn(len(x), dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ from torch import nn
 import gnvpro
 from equation_cases import ENDS, LINE
 from gnvpro import pde
-from gnvpro.pde.objective import JointObjective, ReducedObjective
+from gnvpro.pde.objective import EliminatedObjective, JointObjective
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import Ways
 
@@ -22,14 +22,14 @@ def cubic(seed: int = 0, width: int = 10) -> tuple[pde.Field, list[pde.Equation]
     return u, [pde.Equation(pde.d(u, 0, 0) - 2 * u**3, LINE.inside(60), 0.0), pde.Equation(u, ENDS, values)]
 
 
-@pytest.mark.parametrize("kind", [ReducedObjective, JointObjective])
-def test_the_gradient_is_the_slope_of_the_objective(kind: type[ReducedObjective | JointObjective]) -> None:
+@pytest.mark.parametrize("kind", [EliminatedObjective, JointObjective])
+def test_the_gradient_is_the_slope_of_the_objective(kind: type[EliminatedObjective | JointObjective]) -> None:
     u, equations = cubic(width=4)
     system = System(u, equations)
     objective = kind(system, 1e-6)
     W = 0.3 * torch.randn_like(u.W())
     point = objective.start(system.x(), W)
-    if kind is ReducedObjective:  # to the last digit, so that the envelope theorem holds
+    if kind is EliminatedObjective:  # to the last digit, so that the envelope theorem holds
         for _ in range(20):
             point = objective.start(system.x(), point.W)
     d_x = torch.randn(len(point.x), dtype=torch.float64, generator=torch.Generator().manual_seed(0))

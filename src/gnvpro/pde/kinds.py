@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.minimize.status import Status
-from gnvpro.pde import core
+from gnvpro.minimize.step_rules import NielsenRule
+from gnvpro.minimize.trust_region import TrustRegion
+from gnvpro.network.work import WorkMeter
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.field import Field
-from gnvpro.pde.objective import EquationPoint, Meter, local_model
+from gnvpro.pde.objective import EquationPoint, local_model
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.system import System, zero_value
 from gnvpro.pde.ways import Ways
@@ -51,7 +53,7 @@ class Trial:
     system: System
     ways: Ways
     of_zero: float  # the misfit of the field zero
-    region: core.TrustRegion[EquationPoint] | None
+    region: TrustRegion[EquationPoint] | None
     check: Check
     spent: float = 0.0  # operations
     misfit: float = math.inf  # on fresh points
@@ -80,11 +82,11 @@ class Trial:
 
     def _enter(self, theta: Tensor, W: Tensor) -> None:
         """Begin the loop at a point."""
-        point = self.ways.objective(self.system, FIRST_PENALTY, Meter()).start(theta, W)
+        point = self.ways.objective(self.system, FIRST_PENALTY, WorkMeter(1)).start(theta, W)
         self.region = None
         if point.fit is not None:
-            self.region = core.TrustRegion(
-                self.ways.objective(self.system, FIRST_PENALTY, Meter()), local_model, point, None, core.NielsenRule()
+            self.region = TrustRegion(
+                self.ways.objective(self.system, FIRST_PENALTY, WorkMeter(1)), local_model, point, None, NielsenRule()
             )
 
     @property

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.minimize.status import Status
-from gnvpro.pde import core
 from gnvpro.pde.algebra import At, Known
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.expressions import Integral
@@ -34,6 +33,9 @@ from gnvpro.pde.residuals import Residual
 from gnvpro.pde.system import System
 from gnvpro.pde.verdict import Correction, correction
 from gnvpro.policy import EquationPolicy
+from gnvpro.training.history import History, Record
+from gnvpro.training.journal import Journal
+from gnvpro.training.listeners import Listener
 
 STINT = 5  # steps between two looks at whether a slab still gains
 SLAB = Kind(tanh=(30,))  # features of a slab if there is no space
@@ -182,7 +184,7 @@ class March:
     slabs: tuple[Slab, ...]
     status: Status
     kind: Kind
-    history: core.History
+    history: History
 
     @property
     def error(self) -> float:
@@ -227,10 +229,10 @@ def march(
     policy: EquationPolicy,
     seconds: Callable[[], float],
     most: float | None,
-    listeners: Sequence[core.Listener],
+    listeners: Sequence[Listener],
 ) -> March:
     """Solve slab after slab up to the last time, or until the seconds are spent."""
-    journal = core.Journal(None, listeners)
+    journal = Journal(None, listeners)
     with journal.watched(math.inf):
         made = _slabs(u, equations, seed, policy, lambda: most is not None and seconds() >= most, journal, seconds)
         journal.status = made.status
@@ -243,7 +245,7 @@ def _slabs(
     seed: int,
     policy: EquationPolicy,
     is_late: Callable[[], bool],
-    journal: core.Journal,
+    journal: Journal,
     seconds: Callable[[], float],
 ) -> March:
     domain = u.domain
@@ -272,9 +274,9 @@ def _slabs(
     return March(tuple(slabs), Status.CONVERGED, kind, journal.history)
 
 
-def _record(slab: Slab, count: int, seconds: float) -> core.Record:
+def _record(slab: Slab, count: int, seconds: float) -> Record:
     note = f"time {slab.start:.4g} to {slab.end:.4g}: estimated error {slab.corrected.relative:.1e}"
-    return core.Record(
+    return Record(
         count,
         slab.misfit,
         slab.misfit,

@@ -1,7 +1,7 @@
 """The objective of a system of equations in two forms, as the loop minimises it.
 
-    ReducedObjective    Phi_red(x) = min_W 1/2 |rho(x, W)|^2 + alpha/2 |W|^2        the head eliminated at every x = (theta, c)
-    JointObjective      Phi(x, W)                                                   the head moves with the rest
+    EliminatedObjective   Phi_red(x) = min_W 1/2 |rho(x, W)|^2 + alpha/2 |W|^2       the head eliminated at every x = (theta, c)
+    JointObjective        Phi(x, W)                                                  the head moves with the rest
 
 Both are sums of squares with a Jacobian of rows:
 
@@ -14,7 +14,6 @@ A point holds its rows; Jacobian, gradient and local model are computed at first
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,20 +21,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.row_model import RowModel
-from gnvpro.pde.core import LinearOperator, symmetric
+from gnvpro.network.work import WorkMeter
 from gnvpro.pde.eliminate import Fit, eliminate, fit_at
 from gnvpro.pde.system import Carried, System
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
-
-
-@dataclass
-class Meter:
-    """Counts passes over all points, and seconds spent on the head."""
-
-    passes: int = 0
-    inner_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class EquationPoint(ABC):
     theta: Tensor  # and the unknown constants
     carried: Carried
     fit: Fit | None  # None if something is not finite
-    meter: Meter
+    meter: WorkMeter
 
     @property
     @abstractmethod
@@ -94,11 +86,11 @@ class EquationPoint(ABC):
 
     def _in_theta(self) -> Tensor:
         """Return J with a fixed head."""
-        self.meter.passes += 1
+        self.meter.count(1)
         return self.system.jacobian(self.carried, self.theta, self.W, self.fitted.assembled.parts)
 
 
-class ReducedPoint(EquationPoint):
+class EliminatedPoint(EquationPoint):
     """Phi_red at one x."""
 
     @property
@@ -142,7 +134,7 @@ class EquationObjective(ABC):
 
     system: System
     head_penalty: float
-    meter: Meter = field(default_factory=Meter)
+    meter: WorkMeter = field(default_factory=lambda: WorkMeter(1))  # of passes over all points
     epsilon: float = ROUNDING  # relative rounding error
 
     @abstractmethod
@@ -158,7 +150,7 @@ class EquationObjective(ABC):
         """Return a point that was accepted before."""
 
 
-class ReducedObjective(EquationObjective):
+class EliminatedObjective(EquationObjective):
     """Phi_red: the head eliminated at every x."""
 
     def at(self, x: Tensor, near: EquationPoint | None) -> EquationPoint:
@@ -178,17 +170,16 @@ class ReducedObjective(EquationObjective):
             return self.start(theta, W)
         carried = self.system.carry(theta)
         fit = fit_at(self.system, carried, theta, W, self.head_penalty)
-        return ReducedPoint(self.system, theta, carried, fit, self.meter)
+        return EliminatedPoint(self.system, theta, carried, fit, self.meter)
 
     @torch.no_grad()
     def _fitted(self, x: Tensor, W: Tensor, near: EquationPoint | None) -> EquationPoint:
-        self.meter.passes += 1
+        self.meter.count(1)
         carried = self.system.carry(x)
-        began = time.perf_counter()
-        around = None if near is None or self.system.linear else self.system.atoms(near.carried, W)
-        fit = eliminate(self.system, carried, x, W, self.head_penalty, around)
-        self.meter.inner_seconds += time.perf_counter() - began
-        return ReducedPoint(self.system, x, carried, fit, self.meter)
+        with self.meter.inner_clock():
+            around = None if near is None or self.system.linear else self.system.atoms(near.carried, W)
+            fit = eliminate(self.system, carried, x, W, self.head_penalty, around)
+        return EliminatedPoint(self.system, x, carried, fit, self.meter)
 
 
 class JointObjective(EquationObjective):
@@ -202,7 +193,7 @@ class JointObjective(EquationObjective):
     @torch.no_grad()
     def start(self, theta: Tensor, W: Tensor) -> EquationPoint:
         """Return the point of these values."""
-        self.meter.passes += 1
+        self.meter.count(1)
         carried = self.system.carry(theta)
         fit = fit_at(self.system, carried, theta, W, self.head_penalty)
         return JointPoint(self.system, theta, carried, fit, self.meter)

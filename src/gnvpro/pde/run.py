@@ -18,20 +18,30 @@ from typing import Any
 import torch
 
 from gnvpro.arguments import check_choice, check_count, check_number
-from gnvpro.pde import core
+from gnvpro.minimize.status import Status
+from gnvpro.minimize.step_rules import Damping, NielsenRule
+from gnvpro.minimize.trust_region import StepReport, TrustRegion
+from gnvpro.network.work import WorkMeter
 from gnvpro.pde.arguments import check_smooth, not_finite, warn_about
-from gnvpro.pde.core import Checkpoint, Damping, Journal, Listener, Record, Status, StepReport, TrustRegion
 from gnvpro.pde.eliminate import fit_at
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
-from gnvpro.pde.objective import EquationPoint, Meter, local_model
+from gnvpro.pde.objective import EquationPoint, local_model
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Residual
-from gnvpro.pde.settled import is_settled
 from gnvpro.pde.spread import better_start, gets_nowhere
 from gnvpro.pde.system import System, zero_value
 from gnvpro.pde.ways import HEADS, Ways
 from gnvpro.processes import ALONE, Processes
+from gnvpro.state import loaded, saved
+from gnvpro.training import checkpoint
+from gnvpro.training.agreement import agreed
+from gnvpro.training.checkpoint import Checkpoint
+from gnvpro.training.convergence import seen_rests
+from gnvpro.training.fingerprint import fingerprint
+from gnvpro.training.history import Record
+from gnvpro.training.journal import Journal
+from gnvpro.training.listeners import Listener
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
 ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
@@ -92,7 +102,7 @@ class Run:
         settings: Settings,
         listeners: Sequence[Listener],
     ) -> None:
-        self.field, self.settings, self.meter = field, settings, Meter()
+        self.field, self.settings, self.meter = field, settings, WorkMeter(1)
         self.processes = processes = settings.processes
         first = processes.is_first  # which alone writes files and has listeners
         self.journal = Journal(settings.checkpoint if first else None, listeners if first else [])
@@ -153,7 +163,7 @@ class Run:
                 return Status.ITERATIONS_SPENT
             if self._is_late():
                 return Status.SECONDS_SPENT
-            if not settings.has_budget and is_settled(self.journal.history):
+            if not settings.has_budget and seen_rests(self.journal.history):
                 return Status.SETTLED
             done = self.region.iterate()
             if done is None:
@@ -175,7 +185,7 @@ class Run:
         point = objective.restored(theta, W) if restored else objective.start(theta, W)
         if point.fit is None:
             raise ValueError(not_finite(self.system, theta, W))
-        self.region = TrustRegion(objective, local_model, point, bound, core.NielsenRule())
+        self.region = TrustRegion(objective, local_model, point, bound, NielsenRule())
         self.check = Check(self.system, self.settings.seed)
 
     def _begin_again(self, bound: Damping | None) -> None:
@@ -296,7 +306,7 @@ class Run:
             ratio=done.ratio if done else None,
             rank=done.rank if done else None,
             accepted=done is None or done.accepted,
-            work=float(self.meter.passes),
+            work=self.meter.work,
             seconds=self._seconds(),
             inner_seconds=self.meter.inner_seconds,
             validation_loss=self.checked_misfit,
@@ -304,7 +314,7 @@ class Run:
             damping=done.damping if done else None,
             note=note,
         )
-        self.journal.publish(core.agreed(self.processes, record, point.theta, point.W), self._state)
+        self.journal.publish(agreed(self.processes, record, point.theta, point.W), self._state)
 
     def _identity(self) -> dict[str, Any]:
         tensors = {
@@ -320,7 +330,7 @@ class Run:
             "spread": self.settings.spread,
             "weights": [equation.weight for equation in self.system.equations],  # None: balanced
         }
-        return core.fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
+        return fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
 
     def _state(self) -> dict[str, Any]:
         """All that `resume` needs."""
@@ -330,7 +340,7 @@ class Run:
             "identity": self.identity,
             "theta": point.theta,
             "W": point.W,
-            "bound": core.saved(self.region.bound),
+            "bound": saved(self.region.bound),
             "below_rounding": self.region.below_rounding,
             "penalty": self.penalty,
             "weights": self.system.weights,  # balanced ones are of the first constants
@@ -338,7 +348,7 @@ class Run:
             "added": self.refinement.added(self.system),
             "widened": self.widened,
             "ways": self.ways.state(),
-            "passes": self.meter.passes,
+            "sample_passes": self.meter.sample_passes,
             "inner_seconds": self.meter.inner_seconds,
             "seconds": self._seconds(),
             "checked_misfit": self.checked_misfit,
@@ -346,27 +356,27 @@ class Run:
             "before": self.before,
             "tried": self.tried,
         }
-        return {name: core.saved(value) for name, value in state.items()}
+        return {name: saved(value) for name, value in state.items()}
 
     def resume(self, path: Path) -> None:
         """Take up the run that the checkpoint is of."""
-        saved = self.processes.from_first(lambda: core.load_checkpoint(path))
-        self.journal.resume(path, saved, self.identity)
-        for _ in range(saved["widened"]):
+        content = self.processes.from_first(lambda: checkpoint.load(path))
+        self.journal.resume(path, content, self.identity)
+        for _ in range(content["widened"]):
             assert self.settings.widen is not None
             self._wider(self.settings.widen)
-        weighed = self.system.holding(self.system.equations, saved["weights"])
-        self.system, self.penalty = self.refinement.restored(weighed, saved["added"]), saved["penalty"]
-        self.of_zero = saved["of_zero"]
-        self.ways = Ways(**saved["ways"])
-        self._begin(saved["theta"], saved["W"], core.loaded(saved["bound"]), restored=True)
+        weighed = self.system.holding(self.system.equations, content["weights"])
+        self.system, self.penalty = self.refinement.restored(weighed, content["added"]), content["penalty"]
+        self.of_zero = content["of_zero"]
+        self.ways = Ways(**content["ways"])
+        self._begin(content["theta"], content["W"], loaded(content["bound"]), restored=True)
         assert self.region is not None
-        self.region.below_rounding = saved["below_rounding"]
-        self.system.store(saved["theta"], saved["W"])
-        self.meter.passes, self.meter.inner_seconds = saved["passes"], saved["inner_seconds"]
-        self.checked_misfit, self.before, self.spent = saved["checked_misfit"], saved["before"], saved["seconds"]
-        self.tried = saved["tried"]
-        self.best = None if saved["best"] is None else Kept(**saved["best"])
+        self.region.below_rounding = content["below_rounding"]
+        self.system.store(content["theta"], content["W"])
+        self.meter.sample_passes, self.meter.inner_seconds = content["sample_passes"], content["inner_seconds"]
+        self.checked_misfit, self.before, self.spent = content["checked_misfit"], content["before"], content["seconds"]
+        self.tried = content["tried"]
+        self.best = None if content["best"] is None else Kept(**content["best"])
         # Budgets may be raised on the way; any other end is final.
         if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT, Status.SETTLED):
             self.journal.status = Status.RUNNING

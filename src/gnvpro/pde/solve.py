@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnvpro.arguments import check_number, with_advice
-from gnvpro.pde import core
+from gnvpro.minimize.status import Status
+from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.pde.arguments import check_equations
-from gnvpro.pde.core import Checkpoint, History, Listener, Record, Status
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.kinds import choose_features, wider
@@ -32,11 +32,13 @@ from gnvpro.pde.run import Run, Settings
 from gnvpro.pde.verdict import ending, estimated_error, verdict
 from gnvpro.policy import EquationPolicy, Policy, as_policy
 from gnvpro.processes import Processes
+from gnvpro.training.checkpoint import Checkpoint, taken_up
+from gnvpro.training.history import History, Record
+from gnvpro.training.listeners import Listener, as_listeners
+from gnvpro.training.summary import Summary, summary_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from gnvpro.training.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Result:
             f"residual of {r.name}": f"{float(r):.2e} {r.how}, {r.on_points:.2e} on its points" for r in self.residuals
         }
         notes = {f"note {i + 1}": note for i, note in enumerate(self.notes)}
-        return core.summary_of({**facts, **notes}, self.status, self.history)
+        return summary_of({**facts, **notes}, self.status, self.history)
 
     def __repr__(self) -> str:
         return f"Result({self.status.name}: error {self.error:.1e} (estimated), {self.history!r}, residuals {self.residuals!r})"
@@ -122,7 +124,7 @@ def solve(
         u: the field; its features start from the parameters they have.
         equations: `pde.Equation` objects about it.
         seconds: budget. With neither seconds nor iterations the run ends when the residuals on fresh points hardly fall any
-            more (`Status.SETTLED`, see `gnvpro.pde.settled`).
+            more (`Status.SETTLED`, see `gnvpro.training.convergence`).
         seed: of the fresh points.
         iterations: cap on the trial steps.
         tolerance: relative error up to which the equations count as solved: `result.solved`.
@@ -173,10 +175,10 @@ def solve(
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
     settings = Settings(seconds, seed, iterations, head_penalty, grow, head, spread, checkpoint, clock, processes)
-    watchers = core.as_listeners("progress" if progress and not listeners else listeners)
-    watchers += core.as_listeners("progress") if progress and listeners else []
-    core.warn_of_modes(u, stacklevel=4)
-    with processes.noting_failures(), core.evaluating(u):
+    watchers = as_listeners("progress" if progress and not listeners else listeners)
+    watchers += as_listeners("progress") if progress and listeners else []
+    warn_of_modes(u, stacklevel=4)
+    with processes.noting_failures(), evaluating(u):
         began, rows, widen, chosen = clock(), as_policy(policy).equations, None, []
         if u.domain is not None:
             if not u.chosen:
@@ -192,7 +194,7 @@ def solve(
         run = Run(u, checked, settings, watchers)
         path = None if checkpoint is None else Path(checkpoint.path)
         if resume and path is not None and processes.from_first(path.exists):
-            with core.taken_up(path, u, lambda: True):
+            with taken_up(path, u, lambda: True):
                 run.resume(path)
         status = run.run()
         error = estimated_error(run.system, checked, seed)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gnvpro.pde import core
+from gnvpro.minimize.step_rules import NielsenRule
+from gnvpro.minimize.trust_region import TrustRegion
 from gnvpro.pde.beside import Beside
 from gnvpro.pde.objective import EquationObjective, EquationPoint, local_model
 from gnvpro.pde.residuals import Check
@@ -57,7 +58,7 @@ def better_start(
         point = objective.start(system.multiplied(first, times), torch.zeros_like(system.field.W()))
         if point.fit is None:
             continue
-        region = core.TrustRegion(objective, local_model, point, None, core.NielsenRule())
+        region = TrustRegion(objective, local_model, point, None, NielsenRule())
         for _ in range(STEPS):
             if region.iterate() is None:
                 break

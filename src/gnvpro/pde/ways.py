@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gnvpro.pde.objective import EquationObjective, JointObjective, Meter, ReducedObjective
+from gnvpro.network.work import WorkMeter
+from gnvpro.pde.objective import EliminatedObjective, EquationObjective, JointObjective
 from gnvpro.pde.system import System
 
 HEADS = ("auto", "eliminated", "together")
@@ -32,9 +33,9 @@ class Ways:
         """Choose for linear or nonlinear equations and the user's setting."""
         return Ways(not linear and head != "eliminated", not linear and head == "auto")
 
-    def objective(self, system: System, penalty: float, meter: Meter) -> EquationObjective:
+    def objective(self, system: System, penalty: float, meter: WorkMeter) -> EquationObjective:
         """Return the objective to minimise."""
-        return (JointObjective if self.together else ReducedObjective)(system, penalty, meter)
+        return (JointObjective if self.together else EliminatedObjective)(system, penalty, meter)
 
     def solver(self, linear: bool) -> str:
         """Return its name in the history."""

@@ -6,6 +6,9 @@
     turned up   the validation score was best in the first half of the work, and its loss has risen since (`scores.Rise`);
                 only in a run without any limit
 
+    seen rests  the smallest misfit on fresh points has not halved in a quarter of all iterations, at least 200: how runs of
+                `pde.solve` without any limit end. A misfit that falls like k^-a with the iterations k passes if a > 2.4
+
 The window is a share of all passes since the first record: a run that needed 1000 may rest for longer than one that needed
 50. So if Phi falls like W^-a with the work W, the first rule tests the exponent, whatever the units of Phi, and may never end
 the run: a limit does. Without a limit the second rule ends it at about W = 130 a / pays: training stops once the model is good
@@ -20,12 +23,16 @@ Legend: gradient, fall, pays, window -> `gnvpro.policy.StoppingPolicy`.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import islice
 
 from gnvpro.policy import StoppingPolicy
 from gnvpro.training.history import Record
+
+LEAST, SHARE = 200, 0.25  # window of `seen_rests`: minimum number of iterations, and share of all iterations
+HALVED = 0.5
 
 
 def has_converged(rules: StoppingPolicy, history: Sequence[Record], first: int = 0) -> bool:
@@ -66,3 +73,15 @@ def first_record(history: Sequence[Record], first: int, start: int) -> int:
         if objective(k) != objective(first):
             first = k
     return first
+
+
+def seen_rests(history: Sequence[Record]) -> bool:
+    """Return whether the misfit on fresh points has gained little in the last window; called after the last record."""
+    begun = len(history) - 1 - max(LEAST, round(SHARE * len(history)))
+    return begun > 0 and not _least_seen(history) < HALVED * _least_seen(history[: begun + 1])
+
+
+def _least_seen(history: Sequence[Record]) -> float:
+    """Return the smallest misfit on fresh points so far."""
+    seen = (record.validation_loss for record in history)
+    return min((misfit for misfit in seen if misfit is not None and not math.isnan(misfit)), default=math.inf)

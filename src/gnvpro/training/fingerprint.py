@@ -45,6 +45,15 @@ def model_parts(model: nn.Module) -> dict[str, str]:
     }
 
 
+def fingerprint(model: nn.Module, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the identity of a run, which `resume` compares."""
+    return {
+        **model_parts(model),
+        **{name: digest([tensor]) for name, tensor in tensors.items()},
+        **{name: describe(name, value) for name, value in settings.items()},
+    }
+
+
 def digest(tensors: list[Tensor]) -> str:
     """A hash of shapes, dtypes and content."""
     total = hashlib.sha256()
