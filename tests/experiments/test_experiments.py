@@ -17,7 +17,7 @@ from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.style import LOOKS
 from small_experiments import LOADERS, make_small
 
-FILES = {"config.json", "history.csv", "metrics.json", "model.md", "model.safetensors", "predictions.npz"}
+FILES = {"config.json", "history.csv", "metrics.json", "model.safetensors.md", "model.safetensors", "predictions.npz"}
 
 
 @pytest.fixture

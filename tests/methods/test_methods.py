@@ -144,7 +144,7 @@ def test_a_line_search_is_cut_short_by_the_budget_and_keeps_its_best_point():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_stochastic_methods_agree_with_a_plain_torch_loop(factory, dtype, loss):
-    """To rounding: the layers' own derivatives add up in another order than autograd."""
+    """Compare with rounding only: derivatives add up in another order than autograd, and float32 models train in float64."""
     torch.manual_seed(0)
     inputs = torch.randn(30, 2, dtype=dtype)
     targets = torch.randn(30, 3, dtype=dtype) if loss == "least_squares" else torch.randint(0, 3, (30,))
@@ -153,20 +153,21 @@ def test_stochastic_methods_agree_with_a_plain_torch_loop(factory, dtype, loss):
     gnvpro.train(model, inputs, targets, loss=loss, method=settings, work=0)
     plain = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).to(dtype)
     plain.load_state_dict(model.state_dict())
+    plain.double()
     nesterov = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
     optimizer = (nesterov if factory is NESTEROV else factory)(plain.parameters(), lr=0.01)
     problem = gnvpro.Problem(model, inputs, targets, loss=loss, theta_penalty=0.0, head_penalty=0.0)
     budget, cache = Budget(problem.meter, math.inf), Cache(problem.meter)
     state = settings.begin(problem, Start(problem.theta(), problem.W(), seed=5), budget, cache)
     pointwise = HalfSquaredError() if loss == "least_squares" else Multinomial()
-    rows = (targets if loss == "least_squares" else one_hot(targets, 3)).to(dtype)
+    rows = (targets if loss == "least_squares" else one_hot(targets, 3)).double()
     for epoch in range(3):
         state, _ = settings.step(problem, state, budget, cache)
         for batch in seeded_permutation(30, 5, epoch).split(8):
             optimizer.zero_grad()
-            values = pointwise.value(plain(inputs[batch]), rows[batch])
+            values = pointwise.value(plain(inputs[batch].double()), rows[batch])
             weights = torch.full((len(batch),), 1 / 30, dtype=torch.float64)
-            (values @ (weights / weights.sum()).to(dtype)).backward()
+            (values @ (weights / weights.sum())).backward()
             optimizer.step()
     problem.store(state.iterate.theta, state.iterate.W)
     for (key, value), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):

@@ -169,7 +169,7 @@ def check_model(result, arguments):
     accepted = [record for record in result.history if record.accepted][-1]
     batched = getattr(arguments["method"], "batches", None) is not None
     loss = last.loss if batched else accepted.loss
-    dtype = torch.finfo(problem.network.dtype)
+    dtype = torch.finfo(next(model.parameters()).dtype)  # the parameters were rounded to it after the last record
     scale = 1e3 * dtype.eps
     # below its smallest number the dtype has only zero
     lost = problem.network.n_theta * problem.theta_penalty.alpha * (dtype.smallest_normal * dtype.eps) ** 2

@@ -1,7 +1,7 @@
 """One command, one or several runs: each in its own directory, resumable, whole only when its metrics are there.
 
-    DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors and its card model.md, predictions.npz and,
-                              written last, metrics.json
+    DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors, its card model.safetensors.md,
+                              predictions.npz and, written last, metrics.json
 
 And checkpoint.pt, from which an interrupted run, or one with a larger budget, goes on. The seed draws everything: the data
 or its split, the first weights and the batches. A directory that holds another configuration is not touched.
@@ -33,7 +33,7 @@ from gnvpro.files import CONFIG, HISTORY, METRICS, MODEL, read_json, write_json
 from gnvpro.methods.gnvpro import SOLVERS
 from gnvpro.training.listeners import CSVFile
 
-PREDICTIONS, CARD, CHECKPOINT = "predictions.npz", "model.md", "checkpoint.pt"
+PREDICTIONS, CARD, CHECKPOINT = "predictions.npz", f"{MODEL}.md", "checkpoint.pt"
 BUDGETS = ("work", "seconds")  # a run that is resumed may have more of
 LEAST_WORK = 6.0  # forward pass and gradient, one product with the curvature, a trial and its gradient
 OVERRIDES = ("theta_penalty", "head_penalty", "learning_rate", "max_rank")
