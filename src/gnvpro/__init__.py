@@ -113,12 +113,12 @@ def _version() -> str:
 
 
 def _advice(name: str) -> str:
-    """Where a class is if another public module has it; else the nearest public name."""
+    """Return advice for a missing name: the public module that has it, else the nearest public name."""
     from importlib import import_module
 
     if name.startswith("_"):
         return ""
-    if name[0].isupper():  # modules are asked for in lower case, and must not import torch
+    if name[0].isupper():  # modules have names in lower case, and must not import torch
         for module in ("methods", "solvers", "heads", "losses", "extend", "networks"):
             if name in import_module(f"{__name__}.{module}").__all__:
                 return f"; write: from gnvpro.{module} import {name}"

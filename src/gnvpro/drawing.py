@@ -1,4 +1,4 @@
-"""What all figures share: a figure that shows itself in a notebook, logarithmic axes that can be read, colours.
+"""Parts shared by all figures: a figure that shows itself in a notebook, readable logarithmic axes, colours.
 
 matplotlib is imported when the first figure is made: nothing else in the library needs it.
 """
@@ -23,7 +23,7 @@ FEW_DECADES = 3.5  # on an axis; then ticks at 1, 2, 5 are labelled, not only po
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure in inches, laid out so that nothing overlaps.
 
-    It belongs to pyplot where that is in use, so that `pyplot.show()` shows it; else it draws itself in a notebook.
+    If pyplot is in use, it belongs to pyplot, so that `pyplot.show()` shows it; else it draws itself in a notebook.
     """
     module: Any = need("matplotlib.figure", "plot")
 

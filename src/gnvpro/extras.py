@@ -1,4 +1,4 @@
-"""Optional libraries: imported where they are needed, requested by name where they are missing.
+"""Optional libraries: imported when they are needed; an error names the extra to install if one is missing.
 
 The advice names the libraries of the extra, not `gnvpro[extra]`: `pip install 'matplotlib>=3.8'` works wherever this
 package came from, a checkout, a wheel or an index.
@@ -13,7 +13,7 @@ from types import ModuleType
 
 
 def need(module: str, extra: str) -> ModuleType:
-    """The module, or an ImportError that says how to install it and names the extra of this package it belongs to.
+    """Import and return a module, or raise an ImportError that names the extra of this package to install.
 
     >>> need("json", "plot").dumps([1])
     '[1]'
@@ -38,7 +38,7 @@ def how_to_get(extra: str) -> str:
 
 
 def requirements(extra: str) -> list[str]:
-    """What the extra adds, extras of this package inside it resolved; the extra itself where that is not recorded."""
+    """Return the packages of an extra, with extras inside it resolved; the extra itself if none are recorded."""
     found: dict[str, None] = {}
     for line in _recorded():
         name, _, marker = line.partition(";")

@@ -1,6 +1,6 @@
 """Files that are written whole or not at all.
 
-The content goes to a temporary file beside its target, reaches the disk, and takes the target's place in one step: a
+The content goes to a temporary file in the folder of its target, reaches the disk, and takes the target's place in one step: a
 kill or a full disk at any moment leaves the old file, or none, and never a part of the new one.
 """
 

@@ -113,7 +113,7 @@ class Processes:
         return self.largest(0.0 if statement else 1.0) == 0.0
 
     def triangle(self, R: Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Return R and Q' B of all rows, from those of each process's rows."""
+        """Return R and Q' B of all rows, from the R and Q' B of each process's rows."""
         if self.alone:
             return R, projected
         f = R.shape[1]
@@ -171,7 +171,7 @@ class Processes:
         return box[0]  # type: ignore[return-value]
 
     def spread(self, tensors: list[Tensor]) -> None:
-        """Overwrite the tensors of all processes with those of the first."""
+        """Overwrite the tensors of all processes with the tensors of the first."""
         if self.alone:
             return
         with torch.no_grad():

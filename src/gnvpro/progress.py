@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a rich bar where standard error is a terminal, else lines of text."""
+"""Progress of a long piece of work: a rich bar if standard error is a terminal, else lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Display:
     Args:
         name, unit: what is done, counted in what.
         stream: print lines there; left out, a bar on the terminal if rich is installed, else lines on standard error.
-        seconds_between: lines within so many seconds of the last one are left out, except the final one.
+        seconds_between: shortest time between two lines; the final line is always printed.
         vanishes: whether the bar is removed when it is closed.
 
     >>> display = Display("cdr", "samples", sys.stdout)
@@ -39,7 +39,7 @@ class Display:
         self.bar = _rich_bar(vanishes) if stream is None and sys.stderr.isatty() else None
 
     def start(self, total: float | None, done: float = 0) -> None:
-        """Begin to count, with `done` of `total` there already, None where there is no limit; shows the bar."""
+        """Begin to count, with `done` of `total` there already (None: no limit); show the bar."""
         self.total, self.first = math.inf if total is None else total, done
         self.started = self.printed = time.monotonic()
         if self.bar is not None:
@@ -51,7 +51,7 @@ class Display:
             self.bar.start()
 
     def update(self, done: float, text: str = "", line: str = "") -> None:
-        """Move the bar and show `text` beside it, or print `line` (left out: how much is done, and the time left)."""
+        """Move the bar and show `text` next to it, or print `line` (default: how much is done, and the time left)."""
         now = time.monotonic()
         if self.bar is not None:
             self.bar.update(self.task, completed=done, text=text)

@@ -62,4 +62,4 @@ def test_an_interruption_tells_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "train", interrupted)
     result = gnvpro("run", "cdr", "--work", 12, "--out", tmp_path)
     assert result.exit_code == 130
-    assert "the same command with --resume goes on" in result.output
+    assert "the same command with --resume continues" in result.output

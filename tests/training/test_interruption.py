@@ -58,7 +58,7 @@ def test_the_command_line_says_how_to_go_on(tmp_path, number):
     assert "Traceback" not in errors
     found = list((tmp_path / "cdr" / "adam-seed0").glob("checkpoint*"))
     assert found == [found[0]] or written.is_file()
-    assert f"checkpoint written to {found[0]}; the same command with --resume goes on" in errors.replace("\n", "")
+    assert f"checkpoint written to {found[0]}; the same command with --resume continues" in errors.replace("\n", "")
 
 
 def test_a_full_disk_names_the_checkpoint_and_keeps_the_old_one(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What all commands share: the application, its version, and errors in one line."""
+"""Parts shared by all commands: the application, its version, and errors in one line."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from gnvpro.cli.app import DataDir, app, one_line_errors
 
 
 def experiment_names(incomplete: str) -> list[str]:
-    """What a shell may complete."""
+    """Return the names that a shell may complete."""
     from gnvpro.experiments.catalogue import EXPERIMENTS
     from gnvpro.experiments.equations import EQUATIONS
 
@@ -48,7 +48,7 @@ def run_experiment(
         float | None, typer.Option(help="Seconds of each run at most; for an equation instead of its own.")
     ] = None,
 ) -> None:
-    """Train an experiment of the paper, or solve an equation, by each of its methods; published numbers beside ours."""
+    """Train an experiment of the paper, or solve an equation, by each of its methods, and compare with published numbers."""
     with one_line_errors():
         from gnvpro.experiments.equations import EQUATIONS
 

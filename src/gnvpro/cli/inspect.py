@@ -57,7 +57,7 @@ def array(path: Path) -> NDArray:
 
     try:
         return np.load(path)
-    except (ValueError, EOFError) as error:  # which say nothing of the file, and advise to open it unsafely
+    except (ValueError, EOFError) as error:  # which do not mention the file, and advise to open it unsafely
         raise ValueError(f"{path} is no array of numbers; write it by numpy.save(PATH, array)") from error
 
 

@@ -40,7 +40,7 @@ def train_on_table(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in OUT.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every step of the training.")] = False,
 ) -> None:
-    """Train a model of a table: OUT gets the model, its card, scores beside other models, predictions and a report."""
+    """Train a model of a table: OUT gets the model, its card, scores of this and other models, predictions and a report."""
     with one_line_errors():
         check_files(data)
         from gnvpro.tabular.order import Reading, TableOrder
@@ -65,7 +65,7 @@ def train_on_table(
 
 
 def train(order: TableOrder) -> None:
-    """Read, check, train, and print scores and where things are."""
+    """Read, check, train, and print scores and the paths of the results."""
     from gnvpro.tabular.prepare import prepared
     from gnvpro.tabular.terminal import columns_table, scores_table
 
@@ -98,7 +98,7 @@ def predict_on_table(
     decimal: Decimal = None,
     missing: Missing = None,
 ) -> None:
-    """Predict for the rows of a table: its columns, and beside them predictions with standard deviations or probabilities."""
+    """Predict for the rows of a table: its columns, followed by predictions with standard deviations or probabilities."""
     with one_line_errors():
         check_files(model, data)
         from gnvpro.extras import need

@@ -38,7 +38,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Split:
     """Standardised images (n, 3, 32, 32) and labels; the seed draws the validation images.
 
-    >>> load(data_dir="no-such-folder", download=False)  # the message says what to put where
+    >>> load(data_dir="no-such-folder", download=False)  # the message names the files and their folder
     Traceback (most recent call last):
         ...
     FileNotFoundError: ...

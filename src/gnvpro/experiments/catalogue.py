@@ -1,8 +1,8 @@
 """The experiments of the paper, as data.
 
-`paper` holds what the paper states, with its Krylov solver. `recommended` is what we would use: the solver is chosen by
-size, and where another setting is better it is said here. The budget of each method is its own; ADAM has twice as much
-work as the others, as in the paper.
+`paper` holds the paper's settings, with its Krylov solver. `recommended` holds ours: the default solver chooses its steps,
+and comments give the reason for every other difference. Each method has its own budget; ADAM has twice as much work as the
+others, as in the paper.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def drawn(load: Callable[..., Split]) -> Callable[[int, Path | None], Loaded]:
 
 
 def load_cdr(seed: int, data_dir: Path | None) -> Loaded:
-    """The authors' file where the data directory has it, else the set that is shipped."""
+    """Load the authors' file if the data directory has it, else the set that is shipped."""
     source = "authors" if (data_directory(data_dir) / cdr.AUTHORS).is_file() else "shipped"
     return Loaded(cdr.load(source, seed=seed, data_dir=data_dir), f"{source}, split by seed {seed}")
 
@@ -61,7 +61,7 @@ def load_indian_pines(seed: int, data_dir: Path | None) -> Loaded:
 
 
 def load_cifar10(seed: int, data_dir: Path | None) -> Loaded:
-    """With the first test images as they are, for a figure."""
+    """Load the set, and the first test images without scaling for a figure."""
     folder = cifar10.find(data_dir)
     images = cifar10.read(folder, (cifar10.TEST,))[0][:SHOWN_IMAGES].reshape(-1, 3, 32, 32)
     split = cifar10.load(seed=seed, data_dir=data_dir)

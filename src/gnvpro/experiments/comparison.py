@@ -26,7 +26,7 @@ def comparison(name: str, runs: list[SavedRun]) -> list[str]:
 
 
 def budgets(work: dict[str, float]) -> list[str]:
-    """Whether ours had the same work."""
+    """Warn if our methods had different budgets of work."""
     if max(work.values()) <= OTHER_BUDGET * min(work.values()):
         return []
     each = ", ".join(f"{title(method)} {value:.0f}" for method, value in work.items())
@@ -36,7 +36,7 @@ def budgets(work: dict[str, float]) -> list[str]:
 
 
 def papers_budgets(name: str, work: dict[str, float]) -> list[str]:
-    """Whether the paper's rows had more work than ours."""
+    """Warn if the paper's rows had more work than ours."""
     rows = PAPER.get(name, {})
     less = []
     for method, ours in work.items():
@@ -47,7 +47,7 @@ def papers_budgets(name: str, work: dict[str, float]) -> list[str]:
 
 
 def batches(runs: list[SavedRun]) -> list[str]:
-    """Whether seconds are mostly those of many small steps."""
+    """Warn if most of the seconds are the overhead of many small steps."""
     found = []
     for method in dict.fromkeys(run.method for run in runs):
         sizes = [size for run in runs if run.method == method and (size := batch_size(run)) is not None]
@@ -60,6 +60,6 @@ def batches(runs: list[SavedRun]) -> list[str]:
 
 
 def batch_size(run: SavedRun) -> int | None:
-    """From the settings of the method, as they are written."""
+    """Read the batch size from the settings of the method."""
     match = re.search(r"\bbatch_size=(\d+)", str(run.config.get("method_settings", "")))
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Figures from saved runs: convergence for every experiment, and the figures that each has besides.
+"""Figures from saved runs: convergence for every experiment, and figures of single experiments.
 
 Colours are by Okabe and Ito, safe for colour-blind readers; methods also differ by their markers.
 """
@@ -114,7 +114,7 @@ def figures_of(experiment: str, runs: list[SavedRun]) -> tuple[list[Captioned], 
 
 
 def convergence_figure(runs: list[SavedRun]) -> Figure:
-    """Loss, and accuracy where there is one, against work and against seconds."""
+    """Plot the loss, and the accuracy of classifiers, against work and against seconds."""
     rows = [("loss", "objective, validation loss", True)]
     if any(value is not None for run in runs for value in run.history["accuracy"]):
         rows.append(("accuracy", "accuracy", False))
@@ -138,7 +138,7 @@ def convergence_figure(runs: list[SavedRun]) -> Figure:
 
 
 def curves(axes: Any, runs: list[SavedRun], field: str, against: str) -> None:
-    """Training and validation curves of each run, with lines where the network was refined."""
+    """Plot training and validation curves of each run, with a line at each refinement of the network."""
     seen: set[str] = set()
     for run in runs:
         history, label = run.history, run.label(runs)

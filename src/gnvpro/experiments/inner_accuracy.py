@@ -2,7 +2,7 @@
 
     error(h) = |Phi_red(theta) + h grad Phi_red(theta)' d - Phi_red(theta + h d)|,       |d| = 1
 
-falls like h^2 where the gradient is right. W(theta) is found by Newton-Krylov, with spaces of several largest ranks and
+falls like h^2 if the gradient is right. W(theta) is found by Newton-Krylov, with spaces of several largest ranks and
 to several tolerances on |grad_W Phi|, from W = 0 each time.
 """
 
@@ -24,7 +24,7 @@ ITERATIONS = 50  # of the inner solver; a small rank may not reach a small toler
 
 
 def study(model: nn.Module, loaded: Loaded, settings: Settings, seed: int) -> dict[str, np.ndarray]:
-    """Taylor errors (tolerances, ranks, steps) at the network as it is, along a random direction."""
+    """Taylor errors (tolerances, ranks, steps) at the network's parameters, along a random direction."""
     inputs, labels = (part[:SAMPLES] for part in loaded.split.train)
     problem = Problem(
         model, inputs, labels, loss="multinomial", theta_penalty=settings.penalty(), head_penalty=settings.head_penalty

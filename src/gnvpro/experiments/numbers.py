@@ -1,4 +1,4 @@
-"""Numbers as they are written in tables, the same in the terminal and on the page."""
+"""Format of numbers in tables, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from gnvpro.experiments.paper_numbers import PAPER
 from gnvpro.experiments.style import LOOKS
 
-NOTHING = "\u2013"  # a dash where there is no number
+NOTHING = "\u2013"  # a dash for a missing number
 
 
 def score(part: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Numbers reported in the paper, shown beside ours and never mixed with them.
+"""Numbers reported in the paper, shown next to ours and never mixed with them.
 
 Relative errors are means over the samples of a set, with their standard deviations; accuracies are fractions.
 """

@@ -19,7 +19,7 @@ from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
 from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
 from gnvpro.pages import Markup, Row, Section, bullets, own_file, page, paragraph, picture, section, table
 
-LONGEST = 400  # at most so many points of a curve on the page
+LONGEST = 400  # largest number of points of a curve on the page
 
 
 TITLE = "Training with the last layer eliminated"
@@ -88,7 +88,7 @@ def experiment_section(name: str, runs: list[SavedRun], figures: list[Captioned]
 
 
 def sources(runs: list[SavedRun]) -> str:
-    """Where the data comes from, with the seeds of each source."""
+    """Sources of the data, with the seeds of each source."""
     seeds: dict[str, set[int]] = {}
     for text in {str(run.metrics["data"]) for run in runs}:
         words, _, seed = text.rpartition(" seed ")

@@ -3,8 +3,8 @@
     DIR/NAME/METHOD-seedS/    config.json, history.csv, model.safetensors, its card model.safetensors.md,
                               predictions.npz and, written last, metrics.json
 
-And checkpoint.pt, from which an interrupted run, or one with a larger budget, goes on. The seed draws everything: the data
-or its split, the first weights and the batches. A directory that holds another configuration is not touched.
+An interrupted run, or one with a larger budget, continues from checkpoint.pt. The seed draws everything: the data or its
+split, the first weights and the batches. A directory that holds another configuration is not touched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OVERRIDES = ("theta_penalty", "head_penalty", "learning_rate", "max_rank")
 
 @dataclass(frozen=True)
 class Order:
-    """What the user asked for; None is the catalogue's choice."""
+    """The user's choices; None stands for the catalogue's choice."""
 
     experiment: str
     methods: Sequence[str] = ()
@@ -104,17 +104,17 @@ def run(
 
 @contextmanager
 def explained(checkpoint: Path) -> Iterator[None]:
-    """An interruption says where the checkpoint is and how to go on."""
+    """Add the checkpoint's path and the command that resumes to the message of an interruption."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
         written = checkpoint.is_file()
         what = f"checkpoint written to {checkpoint}" if written else "there was nothing yet to write to a checkpoint"
-        raise type(interrupt)(f"interrupted; {what}; the same command with --resume goes on") from None
+        raise type(interrupt)(f"interrupted; {what}; the same command with --resume continues") from None
 
 
 def plan(order: Order) -> list[Job]:
-    """The runs that an order asks for; whatever is wrong with it is said here, before anything is done."""
+    """Return the runs of an order; raise an error for whatever is wrong with it, before anything is done."""
     experiment = EXPERIMENTS[check_choice("experiment", order.experiment, EXPERIMENTS)]
     settings = adjusted(experiment, order)
     methods = [check_choice("method", name, settings.methods) for name in order.methods or settings.methods]
@@ -157,12 +157,12 @@ def adjusted(experiment: Experiment, order: Order) -> Settings:
 
 
 def load(job: Job, data_dir: Path | None) -> Loaded:
-    """The sets of a run, scaled where its settings say so."""
+    """Load the sets of a run, scaled according to its settings."""
     return scaled(job.experiment.load(job.seed, data_dir), job.settings)
 
 
 def finished(directory: Path, config: dict[str, Any]) -> bool:
-    """Whether this very run is done."""
+    """Return whether this very run is done."""
     if not (directory / METRICS).is_file():
         return False
     saved = read_json(directory / CONFIG)
@@ -197,7 +197,7 @@ def prepare(directory: Path, config: dict[str, Any], resume: bool, overwrite: bo
 
 
 def more_of(name: str, saved: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether this budget is larger now; without one there is no limit."""
+    """Return whether this budget is larger now; None means no limit."""
     before, after = (math.inf if config.get(name) is None else config[name] for config in (saved, now))
     return after > before
 
@@ -264,5 +264,5 @@ def initial(experiment: Experiment, n_inputs: int, depth: int | None, seed: int)
 
 
 def normal(config: dict[str, Any]) -> dict[str, Any]:
-    """As it will be read back."""
+    """Return the configuration in the form in which it will be read back."""
     return json.loads(json.dumps(config))

@@ -77,7 +77,7 @@ class SavedRun:
                 # opened here: numpy leaves the file open when the archive in it is damaged
                 with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
                     found |= {key: file[key] for key in file.files}
-            except Exception as error:  # numpy and zipfile do not say which ones they raise
+            except Exception as error:  # numpy and zipfile do not document which ones they raise
                 raise ValueError(f"{name} is damaged ({error})") from error
         return found
 
@@ -91,7 +91,7 @@ class SavedRun:
         return f"{title(self.method)}, {self.config['settings']}" if len(settings_of(among)) > 1 else title(self.method)
 
     def colour(self, among: Iterable[SavedRun]) -> str:
-        """The colour of its method, shaded by its settings among those of the runs it is shown with."""
+        """Return the colour of its method, shaded by the position of its settings among all settings shown."""
         return shade(LOOKS[self.method].colour, settings_of(among).index(self.config["settings"]))
 
 
@@ -118,7 +118,7 @@ def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
 
 
 def read(directory: Path) -> SavedRun:
-    """Read one run; a ValueError says what is missing or wrong."""
+    """Read one run; raise a ValueError with the reason if something is missing or wrong."""
     for name in (CONFIG, METRICS, HISTORY):
         path = directory / name
         if not path.is_file():
@@ -192,7 +192,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether all numbers in it are finite."""
+    """Return whether all of its numbers are finite."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):

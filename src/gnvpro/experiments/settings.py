@@ -1,4 +1,4 @@
-"""What an experiment is made of, as frozen data: sets, network, loss, penalties, and the settings of each method."""
+"""Parts of an experiment as frozen data: sets, network, loss, penalties, and the settings of each method."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gnvpro.problem.penalties import InputDifferences, OperatorFactory
 
 @dataclass(frozen=True)
 class Loaded:
-    """The three sets, where they come from, and what a figure needs to know about their samples."""
+    """The three sets, their source, and what a figure needs to know about their samples."""
 
     split: Split
     source: str
@@ -32,11 +32,11 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Training:
-    """How one method trains in one experiment."""
+    """Settings of one method in one experiment."""
 
     method: Method
     work: float
-    depth: int | None = None  # of the network at the first level, where depth can be chosen
+    depth: int | None = None  # of the network at the first level, if depth can be chosen
     levels: int = 1
     iterations: int | None = None
     keep: str = "last"
@@ -58,7 +58,7 @@ class Settings:
     def adjusted(
         self, theta_penalty: float | None = None, head_penalty: float | None = None, **changed: Any
     ) -> Settings:
-        """The same with other penalties, and in the methods that have such a thing other settings (see `adjusted`)."""
+        """Return a copy with other penalties, and with other settings in the methods that have them (see `adjusted`)."""
         methods = {name: adjusted(training, **changed) for name, training in self.methods.items()}
         return having(self, methods=methods, theta_penalty=theta_penalty, head_penalty=head_penalty)
 
@@ -67,7 +67,7 @@ class Settings:
         return gnvpro.Tikhonov(self.theta_penalty, self.operator())
 
     def operator(self) -> OperatorFactory | None:
-        """What the penalty on theta is of; None for theta itself."""
+        """Return the operator that the penalty on theta applies first; None for theta itself."""
         if self.time_penalty:
             return gnvpro.time_differences
         return InputDifferences(self.roughness) if self.roughness else None
@@ -82,7 +82,7 @@ def adjusted(
     seconds: float | None = None,
     **method: Any,
 ) -> Training:
-    """One method with some settings replaced, each only where the method has it."""
+    """Return a method with some settings replaced; settings that it does not have are left out."""
     chosen = training.method
     if isinstance(chosen, GNvpro | GaussNewton):
         own = having(chosen.solver, max_rank=max_rank)
@@ -94,7 +94,7 @@ def adjusted(
 
 
 def having(settings: Any, **given: Any) -> Any:
-    """The same with those of the given values that it has a field for, None for as it is."""
+    """Return a copy with the given values of its own fields; None keeps a field."""
     names = {field.name for field in dataclasses.fields(settings)}
     return dataclasses.replace(settings, **{k: v for k, v in given.items() if k in names and v is not None})
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Look(NamedTuple):
-    """How a method appears in print: its title, its colour and its marker."""
+    """Appearance of a method in print: its title, its colour and its marker."""
 
     title: str
     colour: str  # by Okabe and Ito, safe for colour-blind readers

@@ -32,7 +32,7 @@ def _stacked(run: SavedRun, kind: str) -> np.ndarray:
 
 
 def global_figure(runs: list[SavedRun]) -> Figure:
-    """The data, the errors of all samples by method, and where they are: by sample and by observable."""
+    """Plot the data and the errors by method: of all samples, by sample and by observable."""
     logarithmic = runs[0].experiment == "dcr"
     targets = np.abs(_stacked(runs[0], "targets")) if logarithmic else _stacked(runs[0], "targets")
     differences = [np.abs(_stacked(run, "outputs") - _stacked(run, "targets")) for run in runs]

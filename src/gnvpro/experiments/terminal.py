@@ -26,7 +26,7 @@ def catalogue_table() -> None:
 
 
 def equations_table(results: list[dict[str, Any]]) -> None:
-    """The equations just solved, with the published error beside each."""
+    """Table of the equations just solved, each with its published error."""
     columns = ("method", "seed", "best error", "at s", "last error", "s", "goal", "reached at s", "published")
     rows: list[Sequence[str]] = []
     for row in results:
@@ -41,7 +41,7 @@ def equations_table(results: list[dict[str, Any]]) -> None:
 
 
 def results_table(results: list[dict[str, Any]]) -> None:
-    """The runs just done, with the paper's test result beside each."""
+    """Table of the runs just done, each with the paper's test result."""
     columns = ("method", "seed", "train", "validation", "test", "paper's test", "WU", "s", "inner s")
     rows = []
     for row in results:

@@ -5,7 +5,7 @@ whole policy can be printed, compared and overridden:
 
     train(..., policy=Policy(batches=BatchPolicy(begin_from=None)))
 
-Code elsewhere receives a policy and compares with its fields; it holds no threshold of its own.
+Code elsewhere receives a policy and compares with its fields; it holds no thresholds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What training costs: one model of seconds and bytes, counted and never measured while training runs.
+"""Cost of training: one model of seconds and bytes, counted and never measured while training runs.
 
     pass          c calls + n (p a + v b)            forward or backward, over n samples
     matrix        (n m (q^2 / 2) + q^3 / 3) e + 3 n m q b
@@ -7,8 +7,8 @@
     cheap step    2 passes + head + step
     exact step    passes + matrix + head + step
 
-The seconds are those of one core of the machine that fixed the constants, so the same call takes the same decisions on every
-machine, busy or not. Only ratios of costs matter to most rules; a limit in seconds is one of that machine.
+The constants were fixed on one core of one machine, so the same call takes the same decisions on every machine, busy or
+not. Most rules depend on ratios of costs alone; limits in seconds refer to the machine that fixed the constants.
 
 Legend: n -> samples, p -> products, v -> numbers, q -> directions, m -> seeds, f -> features, k -> outputs,
 a -> product, e -> square, b -> number, c -> call.
@@ -55,7 +55,7 @@ def seconds_of_pass(cost: CostPolicy, sizes: Sizes) -> float:
 
 
 def seconds_of_matrix(cost: CostPolicy, sizes: Sizes, seeds: int) -> float:
-    """Seconds for the Gauss-Newton matrix from so many rows of the Jacobian per sample, and for its factors."""
+    """Seconds for the Gauss-Newton matrix from `seeds` rows of the Jacobian per sample, and for its factors."""
     n, q = sizes.samples * seeds, sizes.directions
     entries = 3 * n * q * (1 if sizes.squares else 1 + sizes.outputs)  # other losses couple each row with each output
     return (0.5 * n * q**2 + q**3 / 3) * cost.square + entries * cost.number
@@ -68,7 +68,7 @@ def seconds_of_joint_matrix(cost: CostPolicy, directions: int, rows: float) -> f
 
 
 def seconds_of_step(cost: CostPolicy, sizes: Sizes) -> float:
-    """Seconds of a step beside its passes and its matrix: a fit of the head, and overhead."""
+    """Seconds of a step without its passes and its matrix: a fit of the head, and overhead."""
     n, f, k = sizes.samples, sizes.features + 1, sizes.outputs
     return cost.step + (n * f * (f + k) + f**3 / 3) * cost.square + 10 * n * (f + k) * cost.number
 

@@ -1,4 +1,4 @@
-"""How the scikit-learn estimators choose a network, a solver and the samples that a decision is made on."""
+"""Choices of the scikit-learn estimators: network, solver, and the samples that decisions are made on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHOICES, TABLES = "python -m benchmarks.estimator_choices", "python -m benchmark
 
 @dataclass(frozen=True)
 class EstimatorPolicy:
-    """How the scikit-learn estimators choose a network, a solver and the samples that a decision is made on."""
+    """Choices of the scikit-learn estimators: network, solver, and the samples that decisions are made on."""
 
     narrowest: int = row(16, "units", "least width of the hidden layer", TABLES)
     widest: int = row(64, "units", "largest width of the hidden layer", TABLES)

@@ -1,4 +1,4 @@
-"""How the head is eliminated for losses other than least squares, and when its uncertainty is exact."""
+"""Elimination of the head for losses other than least squares, and its exact uncertainty."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gnvpro.policy.rows import row
 
 @dataclass(frozen=True)
 class HeadPolicy:
-    """How the head is eliminated for losses other than least squares, and when its uncertainty is exact."""
+    """Elimination of the head for losses other than least squares, and its exact uncertainty."""
 
     newton_entries: int = row(
         1500,

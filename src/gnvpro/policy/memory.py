@@ -1,4 +1,4 @@
-"""How many samples and threads a computation uses."""
+"""Numbers of samples and threads that a computation uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gnvpro.policy.rows import row
 
 @dataclass(frozen=True)
 class MemoryPolicy:
-    """How many samples and threads a computation uses."""
+    """Numbers of samples and threads that a computation uses."""
 
     one_thread: int = row(
         200_000, "numbers", "train on one thread if the inputs hold fewer", "python -m benchmarks.race run"

@@ -1,4 +1,4 @@
-"""In which precision the passes of a model with parameters in float32, or less, run."""
+"""Precision of the passes of a model whose parameters are in float32 or less."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gnvpro.policy.rows import row
 
 @dataclass(frozen=True)
 class PrecisionPolicy:
-    """In which precision the passes of a model with parameters in float32, or less, run."""
+    """Precision of the passes of a model whose parameters are in float32 or less."""
 
     double_flops: float = row(
         2e9,

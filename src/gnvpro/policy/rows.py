@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One threshold of a policy, as it is printed."""
+    """One threshold of a policy, in printable form."""
 
     subject: str
     name: str
@@ -49,7 +49,7 @@ def because(quantity: str, sign: str, name: str, threshold: object, then: str) -
 
 
 def shown(value: object) -> str:
-    """Return a threshold as it is printed."""
+    """Return the printed form of a threshold."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""How the default solver chooses between exact, cheap and batch steps."""
+"""Choice of the default solver between exact, cheap and batch steps."""
 
 from __future__ import annotations
 
