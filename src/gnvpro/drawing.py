@@ -27,7 +27,7 @@ def new_figure(width: float, height: float) -> Figure:
     """
     module: Any = need("matplotlib.figure", "plot")
 
-    class SelfShown(module.Figure):
+    class SelfShown(module.Figure):  # type: ignore[misc]  # matplotlib may be missing
         """A figure that a notebook can show without pyplot."""
 
         def _repr_png_(self) -> bytes:

@@ -45,6 +45,33 @@ def test_a_warning_takes_one_line_and_names_no_file(capsys):
     assert capsys.readouterr().err == "gnvpro: warning: the validation loss has turned up\n"
 
 
+def test_the_help_prints_a_whole_sentence_for_each_command():
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).output
+    assert "..." not in shown.split("Commands:")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("--help", 0),
+        ("train --help", 0),
+        ("train missing.csv --target y", 1),
+        ("predict missing.safetensors missing.csv", 1),
+        ("inspect missing.pt missing.npy", 1),
+        ("report missing", 1),
+    ],
+)
+def test_help_and_wrong_file_names_are_answered_before_torch_is_imported(command, status):
+    """Importing torch takes seconds."""
+    script = [sys.executable, "-X", "importtime", "-m", "gnvpro", *command.split()]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "gnvpro.cli" in imported
+    assert not {"torch", "numpy", "pandas"} & imported
+
+
 @pytest.mark.slow
 def test_a_missing_typer_is_asked_for_in_one_line():
     script = "import sys; sys.modules['typer'] = None\nimport gnvpro.cli"

@@ -18,6 +18,7 @@ import gnvpro
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,
     help="Train networks that end in a linear layer by eliminating that layer.",
     epilog="A model of a table: gnvpro train data.csv --target y. The paper's experiments: gnvpro list.",
 )

@@ -35,7 +35,7 @@ def run_experiment(
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Where runs are written: OUT/NAME/METHOD-seedS.")] = Path("runs"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with interrupted runs, or with a larger budget.")
+        bool, typer.Option("--resume", help="Continue interrupted runs, or with a larger budget.")
     ] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Use the paper's settings and its Krylov solver.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace runs of another configuration.")] = False,
@@ -48,7 +48,10 @@ def run_experiment(
         float | None, typer.Option(help="Seconds of each run at most; for an equation instead of its own.")
     ] = None,
 ) -> None:
-    """Train an experiment of the paper, or solve an equation, by each of its methods, and compare with published numbers."""
+    """Run an experiment of the paper, or an equation.
+
+    Train by each of its methods, and compare with published numbers.
+    """
     with one_line_errors():
         from gnvpro.experiments.equations import EQUATIONS
 
@@ -77,13 +80,17 @@ def run_experiment(
 @app.command("report")
 def make_report(
     directory: Annotated[
-        Path, typer.Argument(help="What gnvpro run or gnvpro train had as --out, or a directory above it.")
+        Path, typer.Argument(help="The directory that gnvpro run or gnvpro train had as --out, or one above it.")
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write the page; DIRECTORY/report if not given.")] = None,
     cover: Annotated[Path | None, typer.Option(help="A PNG file to show on top of the page.")] = None,
 ) -> None:
     """Write a page with figures from the runs saved in a directory."""
     with one_line_errors():
+        if not directory.is_dir():
+            raise FileNotFoundError(
+                f"there is no directory {directory}; give the directory that gnvpro run had as --out"
+            )
         from gnvpro.experiments.report import write_report
         from gnvpro.tabular.page import table_sections
 

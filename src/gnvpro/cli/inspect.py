@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnvpro.cli.app import app, one_line_errors
+from gnvpro.cli.app import app, check_files, one_line_errors
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import nn
+
+    from gnvpro.data.archive import Array
 
 
 @app.command("inspect")
@@ -26,15 +27,16 @@ def inspect_model(
     head: Annotated[str | None, typer.Option(help="The name of the last layer; found by running if not given.")] = None,
     memory: Annotated[float | None, typer.Option(help="Bytes for passes over the samples.")] = None,
 ) -> None:
-    """Print what gnvpro sees in a model and samples, what training would cost, and advice; nothing is trained."""
+    """Print the sizes of a model, the cost of training it, and advice."""
     with one_line_errors():
+        check_files(model, inputs, *([] if targets is None else [targets]))
         import gnvpro
 
         x, y = arrays(inputs, targets)
         typer.echo(str(gnvpro.inspect(module(model), x, y, loss=loss, head=head, memory=memory)))
 
 
-def arrays(inputs: Path, targets: Path | None) -> tuple[NDArray, NDArray]:
+def arrays(inputs: Path, targets: Path | None) -> tuple[Array, Array]:
     """Inputs and targets from two files, or from one archive."""
     import numpy as np
 
@@ -51,7 +53,7 @@ def arrays(inputs: Path, targets: Path | None) -> tuple[NDArray, NDArray]:
     return array(inputs), array(targets)
 
 
-def array(path: Path) -> NDArray:
+def array(path: Path) -> Array:
     """The numbers of a file."""
     import numpy as np
 

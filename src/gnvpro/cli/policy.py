@@ -17,7 +17,10 @@ HEAD = ("row", "value", "unit", "decides", "measured by")
 def print_policy(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
 ) -> None:
-    """Print every threshold that chooses an algorithm: its value, what it decides, and the command that measured it."""
+    """Print every threshold that chooses an algorithm.
+
+    Each has its value, unit, what it decides, and the command that measured it.
+    """
     with one_line_errors():
         policy = Policy()
         if as_markdown:

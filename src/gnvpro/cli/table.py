@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gnvpro.tabular.order import TableOrder
 
 Table = Annotated[Path, typer.Argument(help="A CSV or parquet file; its first line names the columns.")]
-Decimal = Annotated[str | None, typer.Option(help="The sign before decimals in a CSV file: . or ,")]
-Missing = Annotated[list[str] | None, typer.Option(help="Text that stands for an empty cell, as ?; may be repeated.")]
+Decimal = Annotated[str | None, typer.Option(help="Decimal sign in a CSV file: . or ,")]
+Missing = Annotated[list[str] | None, typer.Option(help="Text that means an empty cell, such as ?; may be repeated.")]
 
 
 @app.command("train")
@@ -35,12 +35,15 @@ def train_on_table(
     missing: Missing = None,
     hidden: Annotated[list[int] | None, typer.Option(help="Width of a layer; may be repeated.")] = None,
     work: Annotated[float | None, typer.Option(help="Budget, in passes over the rows.")] = None,
-    test: Annotated[float, typer.Option(help="Share of the rows that is held out for the scores.")] = 0.2,
+    test: Annotated[float, typer.Option(help="Share of the rows held out for the scores.")] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the held-out rows and the first weights.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in OUT.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every step of the training.")] = False,
 ) -> None:
-    """Train a model of a table: OUT gets the model, its card, scores of this and other models, predictions and a report."""
+    """Train a model on a table in a file.
+
+    Writes the model, its card, scores of this and other models, predictions and a report to OUT.
+    """
     with one_line_errors():
         check_files(data)
         from gnvpro.tabular.order import Reading, TableOrder
@@ -98,7 +101,10 @@ def predict_on_table(
     decimal: Decimal = None,
     missing: Missing = None,
 ) -> None:
-    """Predict for the rows of a table: its columns, followed by predictions with standard deviations or probabilities."""
+    """Predict for the rows of a table.
+
+    Writes its columns, followed by predictions with standard deviations or probabilities.
+    """
     with one_line_errors():
         check_files(model, data)
         from gnvpro.extras import need

@@ -236,7 +236,7 @@ class _Problem:
         """Eliminate every curve by itself, a few thousand at a time."""
         found = []
         for block in blocks_of(self.data.Y, weights, True):
-            for columns in torch.arange(block.Y.shape[2]).split(CURVES_AT_A_TIME):
+            for columns in torch.split(torch.arange(block.Y.shape[2]), CURVES_AT_A_TIME):
                 some = block
                 if len(columns) < block.Y.shape[2]:
                     curves = columns if block.curves is None else block.curves[columns]
@@ -298,4 +298,5 @@ def _root(point: CurvePoint, pieces: list[Piece] | None) -> Tensor:
     else:
         R, _, norms = point.triangle
     units = torch.eye(len(R), dtype=R.dtype)
-    return torch.linalg.solve_triangular(R, units, upper=True) / norms[:, None]
+    root: Tensor = torch.linalg.solve_triangular(R, units, upper=True) / norms[:, None]
+    return root

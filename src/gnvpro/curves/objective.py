@@ -101,7 +101,8 @@ class CurvePoint:
         """The length of each parameter's derivative before it is projected, coefficients held."""
         assert self.pieces is not None
         moved = [piece.moved(self.dZ).flatten(0, 2) for piece in self.pieces]
-        return torch.linalg.vector_norm(torch.cat(moved), dim=0)
+        norms: Tensor = torch.linalg.vector_norm(torch.cat(moved), dim=0)
+        return norms
 
     @cached_property
     def jacobian(self) -> Tensor:

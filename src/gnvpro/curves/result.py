@@ -128,7 +128,8 @@ class Fit:
     def correlation(self) -> Array:
         """The covariance in units of the standard errors."""
         errors = np.sqrt(np.diag(self.covariance))
-        return self.covariance / np.outer(errors, errors)
+        correlation: Array = self.covariance / np.outer(errors, errors)
+        return correlation
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The profile-likelihood interval of a parameter, or of a coefficient ("c0") of a single curve.

@@ -110,7 +110,8 @@ def natural(point: CurvePoint) -> Tensor:
     """T with x = T s, in which the Gauss-Newton matrix is the identity."""
     R, _, norms = point.triangle
     units = torch.eye(len(R), dtype=R.dtype)
-    return torch.linalg.solve_triangular(R, units, upper=True) / (norms * point.slope)[:, None]
+    T: Tensor = torch.linalg.solve_triangular(R, units, upper=True) / (norms * point.slope)[:, None]
+    return T
 
 
 def curvature(point: CurvePoint) -> Tensor:

@@ -96,9 +96,7 @@ class SavedRun:
 
 
 def find(directory: Path) -> tuple[list[SavedRun], list[str]]:
-    """The whole runs below a directory, and a sentence for each that is not."""
-    if not directory.is_dir():
-        raise FileNotFoundError(f"there is no directory {directory}; give the directory that gnvpro run had as --out")
+    """Return the complete runs below a directory, and a sentence for each incomplete one."""
     runs, problems = [], []
     for path in sorted(directory.rglob(CONFIG)):
         if kind_of_run(path) is not None:

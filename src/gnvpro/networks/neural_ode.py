@@ -176,7 +176,7 @@ def node_to_stage(nodes: Tensor) -> Tensor:
 
 def stage_to_node(stages: Tensor) -> Tensor:
     """Apply the transpose of `node_to_stage`."""
-    first, second, third, fourth = stages.unflatten(0, (-1, 4)).unbind(1)
+    first, second, third, fourth = stages.reshape(-1, 4, *stages.shape[1:]).unbind(1)
     middle = (second + third).div_(2)
     nodes = stages.new_zeros(len(middle) + 1, *stages.shape[1:])
     torch.add(first, middle, out=nodes[:-1])

@@ -74,7 +74,7 @@ WRITE_INSTEAD = {
 }
 
 
-class NetworkEstimator(BaseEstimator, ABC):
+class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no annotations
     """What the regressor and the classifier share."""
 
     module_: nn.Sequential

@@ -27,7 +27,7 @@ from gnvpro.sklearn.scaling import plain_scaling
 from gnvpro.sklearn.trained import Array, Found, Trained, trained_point
 
 
-class GNvproClassifier(ClassifierMixin, NetworkEstimator):
+class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
     """Logistic (two classes) or multinomial regression by a network whose head is eliminated.
 
     The same arguments and attributes as `GNvproRegressor`, and
@@ -164,7 +164,8 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):
     def predict(self, X: Any) -> Array:
         """The most likely class."""
         most_likely = self.predict_proba(X).argmax(1)
-        return self.classes_[most_likely]
+        labels: Array = self.classes_[most_likely]
+        return labels
 
 
 def class_logits(shares: Tensor) -> Tensor:
@@ -184,7 +185,7 @@ def left_out_by(trained: Trained) -> Tensor:
     """Logits of the training rows, each as if it had been left out; as they are if the matrix for that is too large."""
     part, problem = trained.samples.part, trained.problem
     with torch.no_grad():
-        logits = trained.model(part.inputs)
+        logits: Tensor = trained.model(part.inputs)
         if trained.joint is None:
             return logits
         covariance = trained.joint[1].covariance(trained.model, part.inputs)

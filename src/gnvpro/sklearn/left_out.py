@@ -32,7 +32,8 @@ def left_out_logits(loss: Loss, logits: Tensor, targets: Tensor, weights: Tensor
     curvature = weights[:, None, None] * torch.stack([apply(u.expand_as(logits).contiguous()) for u in units], 2)
     gradient = (weights[:, None] * loss.gradient(logits, targets))[..., None]
     system = units - curvature @ covariance
-    return logits + (covariance @ torch.linalg.solve(system, gradient))[..., 0]
+    change: Tensor = covariance @ torch.linalg.solve(system, gradient)
+    return logits + change[..., 0]
 
 
 @dataclass(frozen=True)

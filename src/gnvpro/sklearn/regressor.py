@@ -35,7 +35,7 @@ from gnvpro.sklearn.scaling import TargetUnits, plain_scaling
 from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, features_of, spread_of, trained_point
 
 
-class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):
+class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # type: ignore[misc]
     """Least-squares regression by a network whose head is eliminated; for one or more targets.
 
     Args:
@@ -285,7 +285,8 @@ def unexplained(option: Option, part: Part) -> Tensor:
 def residuals_of(trained: Trained, part: Part) -> Tensor:
     """What a model misses the targets by."""
     with torch.no_grad():
-        return part.targets - trained.model(part.inputs)
+        residuals: Tensor = part.targets - trained.model(part.inputs)
+        return residuals
 
 
 def mean_square(trained: Trained, part: Part) -> Tensor:

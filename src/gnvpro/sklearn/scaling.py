@@ -183,12 +183,14 @@ class TargetUnits:
         e = np.frexp(self.scale.numpy())[1]  # differences of targets may overflow
         moved = np.ldexp(targets, -e) - np.ldexp(self.mean.numpy(), -e)
         constant = ~(targets != targets[0]).any(0)
-        return np.where(constant, 0.0, moved / np.ldexp(self.scale.numpy(), -e))
+        found: Array = np.where(constant, 0.0, moved / np.ldexp(self.scale.numpy(), -e))
+        return found
 
 
 def exponents(values: Array) -> Array:
     """Exponents e of each column with 2^e just above the largest |x|, so far that 2^e and 2^-e are finite."""
-    return np.clip(np.frexp(abs(values).max(0))[1], -1000, 1000)
+    found: Array = np.clip(np.frexp(abs(values).max(0))[1], -1000, 1000)
+    return found
 
 
 def moderate_factors(X: Array) -> Array:
@@ -248,7 +250,8 @@ def row_directions(inputs: Tensor) -> Tensor | None:
     if V.shape[1] == 0:  # rows that are all zero
         return None
     mix = torch.randn(V.shape[1], V.shape[1], generator=torch.Generator().manual_seed(0), dtype=V.dtype)
-    return V @ torch.linalg.qr(mix).Q
+    rotation: Tensor = V @ torch.linalg.qr(mix).Q
+    return rotation
 
 
 def weighted_quantiles(X: Array, weights: Array, shares: Sequence[float]) -> Array:
@@ -264,4 +267,5 @@ def weighted_quantiles(X: Array, weights: Array, shares: Sequence[float]) -> Arr
 
 def weighted_median(X: Array, weights: Array) -> Array:
     """Of each column: the smallest value that half of the weight does not exceed."""
-    return weighted_quantiles(X, weights, [0.5])[0]
+    median: Array = weighted_quantiles(X, weights, [0.5])[0]
+    return median
