@@ -1,12 +1,12 @@
-"""What the regressor and the classifier share: from arrays to a trained module.
+"""The common part of regressor and classifier: from arrays to a trained module.
 
     scale inputs (and targets)  ->  features: an MLP or a module of your own  ->  linear head, eliminated
 
-What is fitted is the plain module `module_`: it takes inputs as they came and returns targets as they came, or logits;
-the scaling of the inputs is its first layer, the scaling of the targets is folded into its head. Everything is computed in
-double precision. Attributes that end in an underscore exist after `fit`, as everywhere in scikit-learn.
+The fitted model is the plain module `module_`. It takes raw inputs and returns raw targets, or logits: scaling the inputs is
+its first layer, and scaling the targets is folded into its head. Everything is computed in double precision. Attributes that
+end in an underscore exist after `fit`, as everywhere in scikit-learn.
 
-Penalties are found from the data, by the evidence (`gnvpro.objectives.evidence`), unless they are given as numbers.
+Penalties maximise the evidence (`gnvpro.objectives.evidence`) unless they are given as numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "logistic": nn.Sigmoid,
 }
-USUAL_PENALTY = 1.0  # divided by the number of samples: of many where work is capped, and for methods on batches
+USUAL_PENALTY = 1.0  # divided by the number of samples; for many samples if work is capped, and for methods on batches
 
 WRITE_INSTEAD = {
     "hidden_layer_sizes": "write hidden=...",
@@ -75,12 +75,12 @@ WRITE_INSTEAD = {
 
 
 class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no annotations
-    """What the regressor and the classifier share."""
+    """The common base of the regressor and the classifier."""
 
     module_: nn.Sequential
-    _n_inputs: int  # columns as they came
-    _columns: Tensor  # what scaled inputs are multiplied by
-    _stage = "network"  # what is trained next and why, for the progress
+    _n_inputs: int  # columns of the raw inputs
+    _columns: Tensor  # factors of the scaled inputs
+    _stage = "network"  # the next training and its reason, for the progress
 
     @with_advice(WRITE_INSTEAD)
     def __init__(
@@ -128,13 +128,13 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         seed: int,
         most: int | None = None,
     ) -> Found:
-        """Train a network on inputs and targets in their final form, for so many iterations at most."""
+        """Train a network on inputs and targets in their final form, for at most `most` iterations."""
         n_outputs = int(labels.max()) + 1 if loss == "multinomial" and labels is not None else targets[:1].size
         self._stage = "first network"
         begins = not (self._goes_on() and self._n_inputs == X.shape[1])
         if begins:
             if hasattr(self, "module_"):
-                del self.module_  # of other columns: nothing to begin from
+                del self.module_  # it has other columns, so it cannot be the start
             cuts = self._cuts(float(weights.sum())) if self.standardize else ()
             seen = targets if labels is None else np.eye(max(n_outputs, 2))[labels]
             scalings = [*scalings_of(X, seen, weights, cuts)] if cuts else [OrderedDict()]
@@ -166,7 +166,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return Found(trained, scaling, columns)
 
     def _keep(self, found: Found, n_inputs: int) -> None:
-        """Set the attributes that say how a network was found."""
+        """Set the attributes that describe how a network was found."""
         result = found.trained.result
         self._columns, self._n_inputs = found.columns, n_inputs
         self.chosen_, self.history_, self.status_ = result.chosen, result.history, result.status
@@ -174,29 +174,30 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         self.n_iter_ = sum(record.note is None for record in result.history) - 1
 
     def _seed(self) -> int:
-        """A seed drawn from `random_state`."""
+        """Return a seed drawn from `random_state`."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _seeks_relevances(self) -> bool:
-        """Whether columns may be scaled by their relevance: theta's penalty is searched for, the work not capped."""
+        """Return whether columns may be scaled by relevance: theta's penalty is searched for and work is not capped."""
         searches = self.theta_penalty == "auto" and self._searches(as_method(self.method, None))
         return searches and self.standardize and self.features is None and self.work is None and self.max_iter is None
 
     def _searches(self, method: Method) -> bool:
-        """Whether penalties that are "auto" can be searched for."""
+        """Return whether penalties that are "auto" can be searched for."""
         return method.parts() is None and method.whole_set
 
     def _are_many(self, n_samples: int) -> bool:
-        """Whether so many samples are seen in batches, because nothing else was asked for."""
+        """Return whether this many samples are trained on in batches, which an explicit method or solver prevents."""
         return self.method == "gnvpro" and self.solver is None and n_samples >= self._rules.batches_from
 
     def _train_by_relevance(
         self, loss: str, seen: list[Samples], n_outputs: int, seed: int
     ) -> tuple[Trained, int, Tensor]:
-        """A model, which of these forms of the inputs it sees, and what their columns were multiplied by.
+        """Return a model, the index of the form of the inputs that it uses, and the factors of the columns.
 
-        First models say which form it is, by their evidence and what the relevances of their columns promise to add. Of many
-        samples they have seen a part only; of few the one chosen is the result where relevances do not raise its evidence.
+        A first model of each form decides: the form with the highest sum of its evidence and the gain expected from relevances.
+        With many samples, first models are trained on a part. With few, a first model is the result unless relevances raise
+        its evidence.
         """
         n = len(seen[0].part.inputs)
         in_batches = self._are_many(n)
@@ -228,10 +229,10 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
 
     def _train_like(self, first: Trained, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
-        """A model of very many samples, with the priors that a model of a part of them found, in its units.
+        """Train on very many samples with the priors found on a part of them, in the units of that part's model.
 
-        A prior has the precision n alpha / v whatever the number n of samples, so penalties alpha are inversely proportional to
-        it. Batches do where there is noise; of a smooth function exact steps make far more.
+        A prior has the precision n alpha / v for any number n of samples, so penalties alpha are inversely proportional to n.
+        If there is noise, random batches suffice; for a smooth function exact steps reach much smaller errors.
         """
         squares, n = loss == "least_squares", len(samples.part.inputs)
         share = first.problem.n_observed / float(samples.part.weights.sum())
@@ -250,10 +251,10 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return replace(trained, units=first.units)
 
     def _may_be_cut(self, loss: str, whole: Trained, cut: Part, n_outputs: int, seed: int) -> bool:
-        """Whether a model of these pieces of columns is worth a training, after the model of whole ones.
+        """Return whether it is worth training on columns in pieces, after a model of whole columns.
 
-        Not where its matrix is too large for exact evidence, nor where nothing is left to learn, nor where pieces are far
-        behind after a few iterations on a few of many samples, as they are for smooth functions.
+        It is not if the matrix is too large for exact evidence, if nothing is left to learn, or if pieces are far behind after
+        a few iterations on a few of many samples, as is usual for smooth functions.
         """
         rules, features = self._rules, self._make_features(cut.inputs.shape[1], float(cut.weights.sum()), seed)
         weights = sum(p.numel() for p in features.parameters())
@@ -272,7 +273,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
     ) -> Trained:
-        """A model, with targets in units that suit them, after so many iterations at most."""
+        """Train a model, with targets in suitable units, for at most `most` iterations."""
         return self._train(loss, samples, n_outputs, seed, most)
 
     def _train(
@@ -285,9 +286,9 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         n_layers: int = 1,
         **settings: Any,
     ) -> Trained:
-        """A model of these samples, after so many iterations at most; those held out say when to stop.
+        """Train a model of these samples for at most `most` iterations; held-out samples decide when to stop.
 
-        So many layers where none are given, and settings of `train` in the place of the usual ones.
+        `n_layers` counts if no layers are given; `settings` of `train` replace the usual ones.
         """
         directions = row_directions(samples.part.inputs) if self._may_rotate() else None
         samples = samples if directions is None else samples.along(directions)
@@ -322,7 +323,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return Trained(model, result, problem, samples, directions=directions)
 
     def _watchers(self, loss: str) -> str | StageProgress:
-        """What shows the progress of a training: nothing, one line per stage, or every step."""
+        """Choose what shows the progress of a training: nothing, one line per stage, or every step."""
         if not self.verbose:
             return "silent"
 
@@ -334,8 +335,8 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return "progress" if self.verbose > 1 else StageProgress(self._stage, describe)
 
     def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
-        """Loss, method, work and penalties, as `train` takes them."""
-        # a solver is of "gnvpro" and of "gauss-newton"; the default one is not meant for other methods
+        """Return loss, method, work and penalties as arguments of `train`."""
+        # solvers belong to "gnvpro" and "gauss-newton"; other methods do not take the default one
         takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
         solver = (
             usual_solver(self._rules, loss, part, model)
@@ -352,28 +353,28 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
 
     @abstractmethod
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
-        """Whether columns are cut into pieces; both where the evidence shall choose, first what is taken where it cannot."""
+        """Return whether to cut columns into pieces: (False, True) lets the evidence choose, else the first counts."""
 
     def _blends(self, found: Found) -> bool:
-        """Whether the network is weighed against simple models: it is ours, and its penalties are."""
+        """Return whether to weigh the network against simple models, which needs our own network and penalties."""
         searched = found.trained.result.chosen is not None or self._are_many(len(found.trained.samples.part.inputs))
         ours = self._has_own_layers() and self.standardize and not self.warm_start
         return searched and ours and found.trained.samples.rest is None
 
     def _may_rotate(self) -> bool:
-        """Whether inputs may be replaced by their coordinates: the first layer is ours, and its penalty treats all alike."""
+        """Return whether inputs may be replaced by coordinates: our own first layer penalises all directions alike."""
         return self._has_own_layers() and self.standardize and not self._goes_on()
 
     def _has_own_layers(self) -> bool:
-        """Whether the network before the head is an MLP of ours, with a layer at least."""
+        """Return whether the network before the head is our MLP with at least one layer."""
         return self.features is None and (self.hidden is None or np.size(self.hidden) > 0)
 
     def _goes_on(self) -> bool:
-        """Whether there is a model to begin from, and it shall be."""
+        """Return whether to start from the last fit's model."""
         return bool(self.warm_start) and hasattr(self, "module_")
 
     def _make_features(self, n_inputs: int, n_samples: float, seed: int, n_layers: int = 1) -> nn.Module:
-        """The feature extractor, in double precision, drawn from the seed."""
+        """Return the feature extractor in double precision, with random weights of this seed."""
         if self._goes_on():
             return copy.deepcopy(self.module_.get_submodule("features"))
         if isinstance(self.features, nn.Module):
@@ -397,7 +398,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
             return MLP(n_inputs, widths, activation, dtype=torch.float64)
 
     def _check_weights(self, X: Array, *others: Array, sample_weight: Any) -> list[Array]:
-        """Everything without the samples of weight zero, and the weights."""
+        """Return everything without the samples of weight zero, and the weights."""
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         kept = weights > 0
         if not kept.any():
@@ -409,7 +410,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return torch.from_numpy(np.require(self._checked(X, reset=False), requirements="W"))
 
     def _checked(self, X: Any, **settings: Any) -> Any:
-        """Inputs as numbers, with targets where there are any; words and missing values are refused with a recipe."""
+        """Return inputs as numbers, with the targets if there are any; raise with a recipe for words and missing values."""
         if (words := columns_of_words(X)) and settings.get("reset", True):
             raise ValueError(
                 f"X has columns that are not numbers: {', '.join(map(repr, words))}. Make them numbers first: make_pipeline("
@@ -428,26 +429,26 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
 
     @property
     def partial_fit(self) -> Any:
-        """Not there: every step needs all samples."""
+        """Raise: every step needs all samples."""
         raise AttributeError(
             f"{type(self).__name__} has no partial_fit: every step needs all samples. Call fit with all of them "
             "(warm_start=True begins from the last model), or gnvpro.train with arrays on disk where they do not fit"
         )
 
     def _outputs(self, X: Any) -> tuple[Tensor, Tensor]:
-        """What the module computes, and the inputs."""
+        """Return the module's outputs, and the inputs."""
         with torch.no_grad():
             inputs = self._inputs(X)
             return self.module_(inputs), inputs
 
     def _spread(self, posterior: JointPosterior | HeadPosterior, inputs: Tensor) -> Tensor:
-        """How much is not known about the outputs, from a posterior of theta and head or of the head alone."""
+        """Return the variance of the outputs over the noise's, from a posterior of theta and head or of the head alone."""
         with torch.no_grad():
             return spread_of(posterior, self.module_[-2:], self.module_[:-2](inputs))
 
 
 def columns_of_words(X: Any) -> list[str]:
-    """The columns of a DataFrame that hold no numbers."""
+    """Return the columns of a DataFrame that hold no numbers."""
     if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
         return []
     return [
@@ -456,15 +457,15 @@ def columns_of_words(X: Any) -> list[str]:
 
 
 def usual_hidden(rules: EstimatorPolicy, n_samples: float, n_layers: int) -> list[int]:
-    """Widths of the layers: 16 units up to 2000 samples, growing with the root of their number; split among the layers."""
+    """Return widths of the layers: 16 units up to 2000 samples, then growing with the root of n; split among the layers."""
     width = max(rules.narrowest, rules.narrowest * math.sqrt(n_samples / 2000))
     return [int(min(rules.widest, width / n_layers))] * n_layers
 
 
 def usual_solver(rules: EstimatorPolicy, loss: str, part: Part, model: nn.Module) -> str | Solver:
-    """Exact steps where they take little, almost exact ones of many samples; else quasi-Newton between Krylov spaces.
+    """Choose exact steps if they are cheap, exact steps on a sample if those are, else quasi-Newton between Krylov spaces.
 
-    Of very many, for which nothing is searched, what `train` takes: random batches first.
+    For very many samples, whose penalties are not searched for, choose the default of `train`: random batches first.
     """
     if len(part.targets) >= rules.batches_from:
         return "auto"
@@ -482,7 +483,7 @@ def usual_solver(rules: EstimatorPolicy, loss: str, part: Part, model: nn.Module
 
 
 def _n_features(features: nn.Module, inputs: Tensor) -> int:
-    """How many features the module returns, by running it; inputs have one row per sample."""
+    """Return the number of features by running the module; inputs have one row per sample."""
     with evaluating(features), torch.no_grad():
         Z = features(inputs)
     if not isinstance(Z, Tensor) or Z.ndim != 2 or len(Z) != len(inputs):

@@ -1,4 +1,4 @@
-"""How much of the network and how much of a linear model a regressor trusts, judged by rows that are left out.
+"""Shares of the network and of a linear model in a regressor, chosen by predictions of left-out rows.
 
     prediction  =  mean  +  a (network - mean)  +  b (linear - mean),          a, b >= 0
 
@@ -7,7 +7,7 @@ a little signal, so each fitted number must gain more than it would on noise. Wi
 
     E (1 + sum of CHARGES / n),          and a and b are shrunk by  1 - c / t^2,          t^2 = n (E_mean - E) / E
 
-A network that needs no correction is left as it is.
+A network that needs no correction is not changed.
 
 Legend: a -> network, b -> linear, c -> CHARGES[0], t^2 -> gain.
 """
@@ -28,8 +28,8 @@ CHARGES = (
     5.0,
 )  # squared errors of a row: the network's weight; the linear one's, whose penalty was fitted as well
 CHARGES_OF_CLASSES = (2.0, 3.0)  # the same in twice the log loss
-NEARLY_WHOLE = 0.98  # a network that counts for so much is taken whole
-AS_GOOD = 1.02  # times the error of the best blend: such a network stays alone
+NEARLY_WHOLE = 0.98  # share above which a network counts entirely
+AS_GOOD = 1.02  # limit on the network's error over the best blend's, below which the network stays alone
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Blend:
 
     @property
     def is_network(self) -> bool:
-        """Whether the network is taken as it is."""
+        """Return whether the network is used without a blend."""
         return self.network == 1.0 and self.linear == 0.0
 
 
 def trusted(left_out: Tensor) -> Blend:
-    """The network as it is."""
+    """Return the blend that is the network alone."""
     return Blend(1.0, 0.0, left_out)
 
 
@@ -57,7 +57,7 @@ def blend(network: Tensor, linear: Tensor, target: Tensor, weights: Tensor) -> B
     root = (weights / n).sqrt().numpy()
     columns = root[:, None] * torch.stack([network - mean, linear - mean], 1).numpy()
     goal = root * (target - mean).numpy()
-    left = (1 - weights / n).clamp_min(1e-9).numpy()  # the mean of the others misses a row by 1 / left as much
+    left = (1 - weights / n).clamp_min(1e-9).numpy()  # without the row, the mean misses it by 1 / left
     start = float(np.sum((goal / left) ** 2))
     if not start > 0:
         return Blend(0.0, 0.0, torch.full_like(target, mean))

@@ -1,4 +1,4 @@
-"""scikit-learn's classifier: `fit`, `predict`, `predict_proba`, `score`, and all that works with them."""
+"""The classifier for scikit-learn: `fit`, `predict`, `predict_proba`, `score`, pipelines, grid searches."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from gnvpro.sklearn.trained import Array, Found, Trained, trained_point
 class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
     """Logistic (two classes) or multinomial regression by a network whose head is eliminated.
 
-    The same arguments and attributes as `GNvproRegressor`, and
+    Takes the arguments and has the attributes of `GNvproRegressor`, and these:
 
     Args:
         class_weight: a weight for each class, by label; "balanced" makes every class count the same.
-        calibrated: whether probabilities are judged by rows that are left out, as errors on the training set say little: they
-            move towards those of a logistic regression and the shares of the classes as far as that predicts such rows better.
-            With `early_stopping`, `warm_start`, `features` or penalties given by hand, they take into account what is not known
-            about the network instead.
+        calibrated: whether to correct the probabilities by left-out rows, because errors on the training set are too small.
+            Probabilities move towards logistic regression and the shares of the classes as far as that predicts left-out
+            rows better. With `early_stopping`, `warm_start`, `features` or given penalties, probabilities take the
+            posterior variance of the logits into account instead.
 
     Attributes: `classes_`, and no `noise_std_`; `module_` returns logits.
 
-    With many samples it sees columns in pieces, where it can be steep (`gnvpro.sklearn.scaling`).
+    With many samples, columns may be cut into pieces, so that the model can be steep along them (`gnvpro.sklearn.scaling`).
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -97,7 +97,19 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         self.class_weight, self.calibrated = class_weight, calibrated
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GNvproClassifier:
-        """Fit to inputs (samples, features) and labels of any kind (samples,)."""
+        """Fit to inputs and labels.
+
+        Args:
+            X: (samples, features), numbers only, without missing values.
+            y: (samples,), labels of any kind, of at least two classes.
+            sample_weight: (samples,), not negative; a weight of two counts as a sample that occurs twice.
+
+        Returns:
+            The fitted estimator itself.
+
+        Raises:
+            ValueError: X has missing values or words, y has one class only, or the weights are all zero.
+        """
         X, y = self._checked(X, y=y)
         check_classification_targets(y)
         X, y, weights = self._check_weights(X, y, sample_weight=sample_weight)
@@ -148,33 +160,33 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         return (self._has_own_layers() and n_samples >= self._rules.classes_pieces_from,)
 
     def decision_function(self, X: Any) -> Array:
-        """Logits: one per sample for two classes (positive for the second), else one per class."""
+        """Return logits: (samples,) for two classes (positive for the second), else (samples, classes)."""
         outputs, inputs = self._outputs(X)
         if self._posterior is not None:
             outputs = probit_scaled(outputs, self._spread(self._posterior, inputs))
         return outputs[:, 0].numpy() if len(self.classes_) == 2 else outputs.numpy()
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class, in the order of `classes_`."""
+        """Return the probability of each class in the order of `classes_`, (samples, classes)."""
         logits = torch.from_numpy(self.decision_function(X))
         if logits.ndim == 1:
             logits = torch.stack([-logits / 2, logits / 2], dim=1)
         return torch.softmax(logits, 1).numpy()
 
     def predict(self, X: Any) -> Array:
-        """The most likely class."""
+        """Return the most likely label of each sample, (samples,)."""
         most_likely = self.predict_proba(X).argmax(1)
         labels: Array = self.classes_[most_likely]
         return labels
 
 
 def class_logits(shares: Tensor) -> Tensor:
-    """Logits of the shares of the classes; of one share, that of the second of two classes."""
+    """Return logits of the classes' shares; for a single share, the logit of the second of two classes."""
     return torch.log(shares / (1 - shares)) if len(shares) == 1 else shares.log()
 
 
 def posterior_of(trained: Trained) -> Posterior:
-    """What is not known about theta and head, or about the head alone if their matrix is too large."""
+    """Return the posterior of theta and head, or of the head alone if the joint matrix is too large."""
     if trained.joint is not None:
         return trained.joint[1]
     problem, point = trained.problem, trained_point(trained.problem)
@@ -182,7 +194,7 @@ def posterior_of(trained: Trained) -> Posterior:
 
 
 def left_out_by(trained: Trained) -> Tensor:
-    """Logits of the training rows, each as if it had been left out; as they are if the matrix for that is too large."""
+    """Return left-out logits of the training rows, or their fitted logits if the joint matrix is too large."""
     part, problem = trained.samples.part, trained.problem
     with torch.no_grad():
         logits: Tensor = trained.model(part.inputs)

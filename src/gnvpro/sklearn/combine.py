@@ -1,7 +1,7 @@
-"""From networks of some or all targets, and a linear model, to one regressor.
+"""Combine networks for some or all targets, and a linear model, into one regressor.
 
-Targets differ in noise, and a network of all of them is fitted to the clean ones first. A target may therefore have a network
-of its own. Which network, and how much of it, is judged by predictions of rows that are left out (`gnvpro.sklearn.blend`).
+Targets differ in noise, and a common network fits the clean ones first. A target may therefore have a separate network.
+Predictions of left-out rows decide which network counts, and how much (`gnvpro.sklearn.blend`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gnvpro.sklearn.linear import LinearModel
 from gnvpro.sklearn.parts import COLUMNS, Beside, Posterior
 from gnvpro.sklearn.trained import Found
 
-OWN_NETWORK = 0.99  # times the squared error of the common network: a target's own one must be better than that
+OWN_NETWORK = 0.99  # a separate network must reduce the squared error of the common one by this factor
 LEAST_UNEXPLAINED = 0.05  # of a row's residual
 NO_BLEND = Blend(0.0, 0.0, torch.empty(0))
 
@@ -31,16 +31,16 @@ class Option:
     found: Found
     targets: Sequence[int]
     posterior: Posterior
-    left_out: Tensor  # (rows, targets); in units of standardised targets, as all here
+    left_out: Tensor  # (rows, targets), in units of the standardised targets
     leverage: Tensor  # (rows, targets)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What predicts one target: so much of a network's output, so much of the linear model; neither for the mean."""
+    """The prediction of one target: shares of a network's output and of the linear model; without both, the mean."""
 
     option: Option | None
-    column: int  # of the network's outputs
+    column: int  # index of the network's output
     blend: Blend
 
 
@@ -62,7 +62,7 @@ def judged(options: Sequence[Option], linear: LinearModel | None, targets: Tenso
 
 
 def taken(option: Option, count: int) -> list[Choice]:
-    """Take a network as it is; targets that it does not have are constant."""
+    """Choose one network without a blend; targets that it does not predict are constant."""
     own = list(option.targets)
     return [
         Choice(option, own.index(k), trusted(option.left_out[:, own.index(k)]))
@@ -73,13 +73,13 @@ def taken(option: Option, count: int) -> list[Choice]:
 
 
 def is_plain(choices: Sequence[Choice]) -> bool:
-    """Whether one network predicts all targets, without a linear model."""
+    """Return whether one network predicts all targets, without a linear model."""
     first = choices[0].option
     return first is not None and all(c.option is first and c.blend.network > 0 and c.blend.linear == 0 for c in choices)
 
 
 def plain(choices: Sequence[Choice]) -> nn.Sequential:
-    """The one network that counts, with its scaling; its outputs in the units of standardised targets, and shrunk."""
+    """Return the single network with its scaling, shrunk; outputs are in units of the standardised targets."""
     option = choices[0].option
     assert option is not None
     model, units = option.found.trained.model, option.found.trained.units
@@ -94,9 +94,9 @@ def plain(choices: Sequence[Choice]) -> nn.Sequential:
 def assembled(
     choices: Sequence[Choice], coefficients: Tensor | None, columns: nn.Module, n_inputs: int
 ) -> tuple[nn.Sequential, dict[str, Posterior], tuple[tuple[str, int], ...]]:
-    """One module of all parts that count, the posteriors of its networks, and which part each target has its spread from.
+    """Return one module of all parts that count, the posteriors of its networks, and the part whose spread each target uses.
 
-    `coefficients` are those of the linear model of standardised `columns`, (columns, targets).
+    `coefficients`, (columns, targets), belong to the linear model of standardised `columns`.
     """
     used: list[Option] = []
     for choice in choices:
@@ -132,7 +132,7 @@ def assembled(
 
 
 def noise_of(choice: Choice, k: int, target: Tensor, weights: Tensor, linear: LinearModel | None) -> Tensor:
-    """The variance of a target's noise: squared residuals of rows left out, without what the spread explains of them."""
+    """Return the variance of a target's noise: squared residuals of left-out rows minus what the spread explains."""
     residuals = target - choice.blend.left_out if len(choice.blend.left_out) else target - target
     if choice.option is not None and choice.blend.network > 0:
         leverage = choice.option.leverage[:, choice.column]

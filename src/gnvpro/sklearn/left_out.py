@@ -21,7 +21,7 @@ from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)  # of a linear model, strongest first
-BIAS = 30.0  # the column behind the bias, which is hardly penalised then
+BIAS = 30.0  # constant column for the bias; its size makes the penalty on the bias negligible
 MOST_OPERATIONS = 2e9  # per penalty of a linear model
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ALPHAS = torch.logspace(-7, 3, 21, dtype=torch.float64)  # times the sum of the weights
-LEAST_LEFT = 1e-10  # of 1 - h
-MOST_DIRECTIONS = 1000  # a factorisation of so many takes about a second
+ALPHAS = torch.logspace(-7, 3, 21, dtype=torch.float64)  # penalties over the sum of the weights
+LEAST_LEFT = 1e-10  # lower limit of 1 - h
+MOST_DIRECTIONS = 1000  # a factorisation with this many directions takes about a second
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LinearSpread:
     total: float  # sum of the weights
 
     def of(self, columns: Tensor) -> Tensor:
-        """For each row and target."""
+        """Return the variance of each row and target."""
         along = (columns @ self.directions).square()
         across = (columns.square().sum(1) - along.sum(1)).clamp_min(0.0)[:, None]
         return 1 / self.total + along @ (1 / (self.squares[:, None] + self.alphas)) + across / self.alphas
@@ -48,9 +48,9 @@ class LinearModel:
 
 
 def fit_linear(columns: Tensor, targets: Tensor, weights: Tensor) -> LinearModel | None:
-    """Fit to columns of weighted mean zero; the penalty of each target is the one with the least error of rows left out.
+    """Fit to columns of weighted mean zero; each target has the penalty with the smallest error of left-out rows.
 
-    None for more rows and columns than a factorisation takes quickly.
+    Returns None if rows and columns are too many for a quick factorisation.
     """
     total = float(weights.sum())
     root = weights.sqrt()[:, None]

@@ -1,4 +1,4 @@
-"""A regressor made of several parts: networks of some of the targets each, and a linear model.
+"""Regressors made of several parts: networks for some of the targets each, and a linear model.
 
     features(x)  =  [ features of network 1, features of network 2, ..., columns of the linear model ]
     output k     =  head_k' features(x) + bias_k                            zero for parts that do not count for target k
@@ -47,7 +47,7 @@ class PartPosteriors:
     total: float  # sum of the weights
 
     def spread(self, module: nn.Module, inputs: Tensor) -> Tensor:
-        """For each row and target; `module` is the whole regressor."""
+        """Return the spread for each row and target; `module` is the whole regressor."""
         chains = module.get_submodule("features.parts")
         found = {"": inputs.new_full((len(inputs), 1), 1 / self.total)}
         for name in {name for name, _ in self.sources if name}:

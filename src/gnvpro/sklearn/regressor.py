@@ -1,4 +1,4 @@
-"""scikit-learn's regressor: `fit`, `predict`, `score`, and all that works with them."""
+"""The regressor for scikit-learn: `fit`, `predict`, `score`, pipelines, grid searches."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
     """Least-squares regression by a network whose head is eliminated; for one or more targets.
 
     Args:
-        hidden: widths of the layers of an MLP. Left out: one layer, of 16 units up to 2000 samples, then growing with the
-            root of their number up to 64; with 15,000 samples or more two layers of half as many.
-        activation: of its layers: "tanh", "relu", "silu", "gelu", "elu", "softplus", "logistic", or a module class.
+        hidden: widths of the layers of an MLP. Default: one layer of 16 units up to 2000 samples, growing with the root of n
+            up to 64 units; with 15,000 samples or more two layers of half as many units.
+        activation: of the MLP's layers: "tanh", "relu", "silu", "gelu", "elu", "softplus", "logistic", or a module class.
         features: instead of the MLP, a module that maps inputs to features (a copy is trained), or a function of the
             number of inputs that returns one.
-        method, solver, work, memory: as in `gnvpro.train`; work caps the passes over the training set. Left out, the fit ends
-            when its objective has settled, and solver is "dense" where exact steps are cheap,
-            `gnvpro.solvers.Dense(samples=2000)` where those of so many samples are, else "hybrid"; with 15,000 samples or
-            more random batches.
-        theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, beside the mean of half the squared
-            (standardised) errors. "auto", the default, finds them from the data (docs/penalties.md); for methods on batches,
-            which cannot, it is 1 over the number of samples. With 15,000 samples or more they are those of a part of 4000.
-        max_iter: cap on the iterations.
+        method, solver, work, memory: see `gnvpro.train`; work limits the passes over the training set. By default the fit
+            ends when its objective has settled, and solver is "dense" if exact steps are cheap,
+            `gnvpro.solvers.Dense(samples=2000)` if steps on 2000 samples are cheap, and otherwise "hybrid"; with 15,000
+            samples or more training starts on random batches.
+        theta_penalty, head_penalty: alpha in alpha/2 |theta|^2 and alpha/2 |W|^2, added to the mean of half the squared
+            (standardised) errors. "auto" (default) finds them from the data (docs/penalties.md). Methods on batches cannot
+            search; there "auto" means 1 / n. With 15,000 samples or more the search uses 4000 of them.
+        max_iter: largest number of iterations.
         standardize: whether inputs and targets are brought to mean zero and variance one; undone at prediction.
-        early_stopping: whether to hold out `validation_fraction` of the samples, stop when they have not been fitted
-            better for `patience` iterations, and keep the best model.
-        warm_start: whether another fit begins from the features of the last one.
-        random_state: of the first weights and the held-out samples.
+        early_stopping: whether to hold out `validation_fraction` of the samples, stop when their error has not
+            improved for `patience` iterations, and keep the best model.
+        warm_start: whether another fit starts from the features of the last one.
+        random_state: seed of the first weights and the held-out samples.
         verbose: True for one line per stage of the fit with its root mean square error in standard deviations of the targets,
             and a progress bar on a terminal; 2 for every step.
         policy: the thresholds that choose the network, the solver and the samples (see `gnvpro.policy`).
 
     Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `chosen_` (penalties, noise and evidence
-    found; None where none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target),
+    found; None if none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target),
     `n_features_in_`, `feature_names_in_`, `n_outputs_`.
 
-    With 500 samples or more columns are seen in pieces where the evidence says so (`gnvpro.sklearn.scaling`); beyond the values
-    seen, such a model is constant.
+    With 500 samples or more, columns are cut into pieces if the evidence is higher with them (`gnvpro.sklearn.scaling`); such
+    a model is constant beyond the values seen.
 
     >>> X = np.linspace(0, 1, 100)[:, None]
     >>> model = GNvproRegressor(random_state=0).fit(X, np.sin(6 * X[:, 0]))
@@ -76,7 +76,19 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GNvproRegressor:
-        """Fit to inputs (samples, features) and targets (samples,) or (samples, targets)."""
+        """Fit to inputs and targets.
+
+        Args:
+            X: (samples, features), numbers only, without missing values.
+            y: (samples,) or (samples, targets).
+            sample_weight: (samples,), not negative; a weight of two counts as a sample that occurs twice.
+
+        Returns:
+            The fitted estimator itself.
+
+        Raises:
+            ValueError: X or y has missing values or words, or the weights are all zero.
+        """
         X, y = self._checked(X, y=y, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
@@ -92,7 +104,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return self
 
     def _fit_scaled(self, X: Array, targets: Array, weights: Array, seed: int) -> Tensor:
-        """Fit to standardised targets: together, noisy ones alone as well, beside a linear model and the mean.
+        """Fit one network to all standardised targets, others to noisy targets alone, and weigh them against simple models.
 
         Returns the variance of each target's noise.
         """
@@ -132,7 +144,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         )
 
     def _worth_a_network(self, whole: Option, targets: Tensor, weights: Tensor) -> list[int]:
-        """Targets that may gain from a network of their own, noisiest first."""
+        """Return targets that may gain from a separate network, noisiest first."""
         if len(whole.targets) < 2:
             return []
         errors = (weights[:, None] * (targets[:, list(whole.targets)] - whole.left_out).square()).sum(0) / weights.sum()
@@ -140,7 +152,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return worst[: self._rules.targets_alone]
 
     def _option(self, found: Found, targets: list[int], seed: int | None) -> Option:
-        """What is known about a network, and its predictions of rows left out; without a seed these are not wanted."""
+        """Collect a network's posterior and, if there is a seed, its predictions of left-out rows."""
         trained, part = found.trained, found.trained.samples.part
         posterior = posterior_and_noise(trained)[0]
         residuals, weights = residuals_of(trained, part), part.weights[:, None]
@@ -157,7 +169,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return Option(found, targets, posterior, left_out, leverage)
 
     def _residuals_by_folds(self, part: Part, seed: int) -> Tensor:
-        """Residuals of models that have not seen the rows."""
+        """Return residuals of rows, each from a model that was trained without it."""
         residuals = torch.zeros_like(part.targets)
         for model, rest, rows in self._folds(part, seed, FOLDS):
             residuals[rows] = residuals_of(model, rest)
@@ -169,7 +181,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
     def _train_in_units(
         self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
     ) -> Trained:
-        """Again with targets in units of their noise, as long as it differs and the evidence, which has one for all, grows."""
+        """Train repeatedly with targets in units of their noise, while these units change and the evidence grows."""
         found, units = None, torch.ones(n_outputs, dtype=torch.float64)
         for _ in range(MAX_TRAININGS):
             trained = self._train(loss, samples.in_units(units), n_outputs, seed, most)
@@ -190,7 +202,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return found
 
     def _noise(self, option: Option, seed: int) -> Tensor:
-        """The variance of each target's noise around a network taken as it is, in units of the standardised targets."""
+        """Return the variance of each target's noise around an unblended network, in units of the standardised targets."""
         trained, posterior = option.found.trained, option.posterior
         part, rest = trained.samples.part, trained.samples.rest
         _, variance, fitted = posterior_and_noise(trained)
@@ -210,7 +222,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return variance if trained.units is None else variance * trained.units.square()
 
     def _folds(self, part: Part, seed: int, n: int) -> Iterator[tuple[Trained, Part, Array]]:
-        """Models that have not seen a part of the samples, and that part: residuals that much was fitted to say little."""
+        """Yield models trained without a part of the samples, and that part. A close fit makes training residuals too small."""
         for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
             seen = part.take(np.setdiff1d(np.arange(len(part.inputs)), fold))
             self._stage = "without some rows, which measure the noise"
@@ -219,14 +231,14 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             yield model, rest if model.directions is None else rest.along(model.directions), fold
 
     def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
-        """From such residuals, in units of what those models expect."""
+        """Estimate the noise from residuals of folds over the variance that their models expect."""
         pairs = self._folds(part, seed, FOLDS)
         return torch.stack([noise_on(rest, model, posterior_and_noise(model)[0]) for model, rest, _ in pairs]).mean(0)
 
     def _noise_by_hand(self, option: Option, part: Part, seed: int) -> Tensor:
-        """From such residuals, in units of what this model expects at samples left out.
+        """Estimate the noise from residuals of folds over the variance that this model expects at left-out samples.
 
-        With penalties far too small, models of fewer samples come close to fitting them all, and expect many times as much.
+        If penalties are far too small, models of fewer samples fit nearly all of them, and expect many times that variance.
         """
         found = [
             (residuals_of(model, rest), part.take(rows), rest.weights)
@@ -237,7 +249,20 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return covering((weights * scores.square()).sum(0) / weights.sum(), scores, weights)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The targets; with `return_std` also the standard deviation of a new observation there."""
+        """Predict the targets.
+
+        Args:
+            X: (samples, features).
+            return_std: whether to return the standard deviations of new observations too.
+
+        Returns:
+            Means of the shape of the training targets, (samples,) or (samples, targets); with `return_std` a pair of means
+            and standard deviations.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ValueError: X has another number of columns, words or missing values.
+        """
         outputs, inputs = self._outputs(X)
         mean = outputs[:, 0].numpy() if self._flat else outputs.numpy()
         if not return_std:
@@ -246,26 +271,26 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return mean, std[:, 0] if self._flat else std
 
     def _spread_at(self, inputs: Tensor) -> Tensor:
-        """The variance of predictions over the variance of the noise, for each row and target."""
+        """Return the variance of predictions over the variance of the noise, for each row and target."""
         if isinstance(self._posterior, PartPosteriors):
             with torch.no_grad():
                 return self._posterior.spread(self.module_, inputs)
         return self._spread(self._posterior, inputs)
 
 
-MAX_TRAININGS = 4  # in other units each
-SIMILAR_NOISE = 4.0  # the largest over the smallest of the targets, in the units trained in
-LEAST_UNIT = 1e-3  # of a target, over the largest
+MAX_TRAININGS = 4  # each in other units
+SIMILAR_NOISE = 4.0  # ratio of the largest to the smallest noise of the targets, in the units of the training
+LEAST_UNIT = 1e-3  # smallest unit of a target over the largest
 FOLDS = 3
 FOLDS_BY_HAND = 8
-SMALL_ERROR = 0.01  # of a target's variance: another network can gain no more
-FEW_PARAMETERS = 0.25  # per row: so many cannot fit much noise
-MAX_FITTED = 0.5  # effective parameters per sample, up to which residuals tell the noise
-MAX_FITTED_BY_HAND = 0.2  # the same where no evidence chose the penalties
+SMALL_ERROR = 0.01  # share of a target's variance: another network cannot gain more
+FEW_PARAMETERS = 0.25  # parameters per row; a network with fewer cannot fit much noise
+MAX_FITTED = 0.5  # effective parameters per sample; beyond this residuals underestimate the noise
+MAX_FITTED_BY_HAND = 0.2  # the same limit if penalties were given, not found by the evidence
 
 
 def posterior_and_noise(trained: Trained) -> tuple[JointPosterior | HeadPosterior, Tensor, float]:
-    """What is not known at the model's theta, the variance of each target's noise, and parameters fitted per target."""
+    """Return the posterior at the model's theta, the variance of each target's noise, and parameters fitted per target."""
     problem = trained.problem
     if trained.joint is not None:
         point, posterior, found = trained.joint
@@ -276,27 +301,27 @@ def posterior_and_noise(trained: Trained) -> tuple[JointPosterior | HeadPosterio
 
 
 def unexplained(option: Option, part: Part) -> Tensor:
-    """1 - h, h the leverage of samples trained on; without one of them it would be h / (1 - h), its residual r / (1 - h)."""
+    """Return 1 - h for leverages h of training samples. For left-out samples, spread is h / (1 - h), residuals r / (1 - h)."""
     with torch.no_grad():
         spread = spread_of(option.posterior, option.found.trained.model, part.inputs)
         return (1 - part.weights[:, None] * spread).clamp_min(LEAST_UNEXPLAINED)
 
 
 def residuals_of(trained: Trained, part: Part) -> Tensor:
-    """What a model misses the targets by."""
+    """Return targets minus predictions."""
     with torch.no_grad():
         residuals: Tensor = part.targets - trained.model(part.inputs)
         return residuals
 
 
 def mean_square(trained: Trained, part: Part) -> Tensor:
-    """Of the residuals of each target; zero counts as next to nothing."""
+    """Return the mean square residual of each target, at least a tiny positive number."""
     squares = part.weights[:, None] * residuals_of(trained, part).square()
     return (squares.sum(0) / part.weights.sum()).clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def noise_on(rest: Part, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
-    """The variance of each target's noise, from samples that the model was not trained on."""
+    """Return the variance of each target's noise, from samples that the model was not trained on."""
     Z, problem = features_of(trained.model, rest.inputs), trained.problem
     spread = spread_of(posterior, trained.model, rest.inputs)
     return held_out_variance(Misfit.mean(problem.loss, rest.targets, rest.weights), Z @ problem.W().T, spread)

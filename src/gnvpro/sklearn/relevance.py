@@ -1,21 +1,21 @@
-"""How much each column of the inputs matters: one penalty per column, from the evidence (MacKay and Neal's relevances).
+"""Relevance of each input column: one penalty per column, chosen by the evidence (MacKay and Neal).
 
-One penalty a1 for all of theta treats columns alike. Where few of them matter, it is too strong for their weights, which are
+One penalty a1 for all of theta treats columns alike. If few of them matter, a1 is too strong for their weights, which are
 large, and too weak for all others, which then fit noise. With a penalty a_j for the weights w_j of column j, out of the first
 layer's h units,
 
     d log E / d log a_j  =  1/2 (gamma_j - pull_j),      gamma_j = h - a1 tr (S^-1)_jj,      pull_j = n a1 |w_j|^2 / v
 
 (see `gnvpro.objectives.evidence`), so that the slope vanishes near a_j = a1 gamma_j / pull_j. A penalty a1 on a column
-multiplied by s_j is a penalty a1 / s_j^2 on the column as it was; hence relevances are scales of the inputs:
+multiplied by s_j equals a penalty a1 / s_j^2 on the original column. Relevances are therefore scales of the inputs:
 
     s_j  =  (pull_j + 1) / (gamma_j + 1),      brought to a mean square of one.
 
-That is two of these steps at once, because after one of them the slopes still point the same way; the ones keep columns that
-the data say nothing about where they are. There are as many numbers to fit as columns. They are worth a training of their own
-where the slopes promise more than one of log evidence for each; the higher evidence then decides. Of many samples the slopes
-are those of a model of a part of them, and there is nothing to decide: one training on all follows. Of very many the part is
-small, and columns that say little there say more to all: one of the two steps is taken.
+This makes two such steps at once, because the slopes still point the same way after the first. The ones keep the scale of
+columns about which the data contain no information. There are as many numbers to fit as columns, so another training pays
+only if the slopes promise more than one unit of log evidence per column; the higher evidence then decides. With many samples,
+the slopes come from a model of a part of them and one training on all follows. With very many samples the part is
+small, and columns matter more for all samples than for the part: then only one of the two steps is made.
 
 Legend: s -> scales, S^-1 -> variances, v -> noise.
 """
@@ -30,7 +30,7 @@ from gnvpro.sklearn.trained import Trained
 
 
 def column_scales(trained: Trained) -> tuple[Tensor | None, float]:
-    """What to multiply the columns by, and the log evidence that promises; None and zero if too little, or not known."""
+    """Return factors of the columns and the expected gain in log evidence; None and zero if it is too small or unknown."""
     features = trained.model.get_submodule("features")
     if not isinstance(features, MLP) or not features.widths or trained.joint is None:
         return None, 0.0
@@ -42,22 +42,22 @@ def column_scales(trained: Trained) -> tuple[Tensor | None, float]:
 
 
 def half_way(scales: Tensor) -> Tensor:
-    """One of the two steps."""
+    """Return the factors of a single step instead of two."""
     return scales.sqrt() / scales.mean().sqrt()
 
 
 def slopes_by_column(trained: Trained, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """gamma and pull: twice the evidence's slopes, apart; `weight` is the first layer's."""
+    """Return gamma and pull, the two terms of the evidence's slopes; `weight` belongs to the first layer."""
     problem = trained.problem
     assert trained.joint is not None
     _, posterior, found = trained.joint
     units, count = weight.shape
     variances = torch.cholesky_inverse(posterior.factor)[: weight.numel(), : weight.numel()]
-    blocks = variances.view(units, count, units, count).diagonal(dim1=0, dim2=2).sum(2)  # a unit's own, added up
+    blocks = variances.view(units, count, units, count).diagonal(dim1=0, dim2=2).sum(2)  # one block per unit
     alpha = problem.theta_penalty.alpha
     if trained.directions is None:
         gamma = units - alpha * blocks.diagonal()
-    else:  # across the directions nothing is known but the prior
+    else:  # across the directions the variance is the prior's
         V = trained.directions
         gamma, weight = units * V.square().sum(1) - alpha * ((V @ blocks) * V).sum(1), weight @ V.T
     return gamma, problem.n_observed * alpha * weight.square().sum(0) / found.noise

@@ -1,4 +1,4 @@
-"""How inputs are scaled before the network sees them: as modules, so that what is fitted takes inputs as they come.
+"""Scaling of inputs by modules before the network, so that the fitted model takes raw inputs.
 
     columns of extreme size     x -> 2^-e x                       e the exponent of the largest |x|
     columns with long tails     x -> asinh((x - median) / w),     w = 1.48 median |x - median|
@@ -6,18 +6,18 @@
     every column                x -> (x - mean) / deviation
 
 If a few values are a hundred times as large as the others, those others all lie in one spot after scaling, and a network of
-tanh units cannot tell them apart. asinh leaves the middle as it is and takes the logarithm of the tails. A column has long
-tails if its kurtosis is above MAX_KURTOSIS (a Gaussian one has 3); columns of two values are left alone. A target may also be
+tanh units cannot tell them apart. asinh barely changes the middle and takes the logarithm of the tails. A column has long
+tails if its kurtosis is above MAX_KURTOSIS (a Gaussian one has 3); columns of two values are not changed. A target may also be
 linear in the tails themselves: if a linear model of the plain columns predicts left-out rows better than one of the compressed
 columns, the tails stay. Weights count samples.
 
-Squares and fourth powers of columns beyond 1e60 would overflow, and those of columns below 1e-60 would vanish; such columns are
-first multiplied by a power of two, which is exact.
+Squares and fourth powers of columns beyond 1e60 would overflow, and powers of columns below 1e-60 would vanish; such columns
+are first multiplied by a power of two, which is exact.
 
-Classes and targets often change at a step along a column, as trees see it, while a unit of small weights is smooth along all
-of it. The p_i, with knots b_0 < ... < b_k at quantiles, let a unit bend at the knots and be steep between two of them. x is a
-sum of them, so nothing is lost, except beyond the smallest and the largest value seen, where they are constant. Quantiles that
-fall on the same value are one knot; a column of few values has a knot at each.
+Classes and targets often change at a step along a column, as trees model it, while a unit of small weights is smooth along the
+whole column. The p_i, with knots b_0 < ... < b_k at quantiles, let a unit bend at the knots and be steep between two of them.
+x is their sum, so no information is lost, except beyond the smallest and the largest value seen: there they are constant.
+Quantiles that fall on the same value are one knot; a column of few values has a knot at each.
 
 Legend: b_(i-1) -> low, b_i -> high.
 """
@@ -40,10 +40,10 @@ from gnvpro.sklearn.linear import fit_linear, thin_svd
 Array = NDArray[Any]
 Scaling = OrderedDict[str, Any]  # modules by name
 MAX_KURTOSIS = 6.0
-PLAIN_IS_BETTER = 0.95  # squared error of a linear model of plain columns over that of compressed ones
+PLAIN_IS_BETTER = 0.95  # limit on the squared error with plain columns over the error with compressed ones
 EXTREME = 200  # exponents of two beyond which powers of a column may overflow or vanish
 GAUSSIAN = 1.4826  # deviation over median |x - median|
-N_PIECES = 4  # of a column, at most
+N_PIECES = 4  # largest number of pieces of a column
 
 
 class Rescale(nn.Module):
@@ -56,12 +56,12 @@ class Rescale(nn.Module):
         self.register_buffer("factor", torch.as_tensor(factor, dtype=torch.float64))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The columns at a moderate size."""
+        """Return the columns at a moderate size."""
         return inputs * self.factor
 
 
 class Rotate(nn.Module):
-    """Coordinates of the columns along orthonormal directions, as many as there were rows at most."""
+    """Project the columns on orthonormal directions, at most as many as there were rows."""
 
     directions: Tensor
 
@@ -70,7 +70,7 @@ class Rotate(nn.Module):
         self.register_buffer("directions", directions)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One column for each direction."""
+        """Return one column for each direction."""
         return inputs @ self.directions
 
 
@@ -86,16 +86,16 @@ class Standardize(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float64))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The columns with mean zero and variance one."""
+        """Return the columns with mean zero and variance one."""
         return (inputs - self.mean) / self.scale
 
     def times(self, columns: Tensor) -> Standardize:
-        """The same, with the columns multiplied by these numbers."""
+        """Return this scaling with its result multiplied by a factor for each column."""
         return Standardize(self.mean.numpy(), (self.scale / columns).numpy())
 
 
 class CompressTails(nn.Module):
-    """asinh((x - centre) / width) of some columns; a width of zero leaves a column as it is."""
+    """asinh((x - centre) / width) of some columns; a width of zero means that a column is not changed."""
 
     centre: Tensor
     width: Tensor
@@ -106,7 +106,7 @@ class CompressTails(nn.Module):
         self.register_buffer("width", torch.as_tensor(width, dtype=torch.float64))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The columns without long tails."""
+        """Return the columns without long tails."""
         long = self.width > 0
         return torch.where(long, torch.asinh((inputs - self.centre) / torch.where(long, self.width, 1.0)), inputs)
 
@@ -125,12 +125,12 @@ class Pieces(nn.Module):
         self.register_buffer("high", torch.as_tensor(high, dtype=torch.float64))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One column for each piece."""
+        """Return one column for each piece."""
         return ((inputs[:, self.column] - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
 
 
 def scalings_of(X: Array, targets: Array, weights: Array, cuts: Iterable[bool]) -> Iterator[Scaling]:
-    """Yield the modules that scale the inputs, by name: for each of `cuts`, which says whether they cut columns into pieces."""
+    """Yield the modules that scale the inputs, by name; once for each of `cuts`, true if columns are cut into pieces."""
     factors = moderate_factors(X)
     units = Rescale(factors) if (factors != 1).any() else None
     X = X * factors
@@ -153,33 +153,33 @@ def plain_scaling(X: Array, weights: Array) -> nn.Sequential:
 
 
 def standardizer(X: Array, weights: Array) -> Standardize:
-    """What brings the columns to mean zero and variance one."""
+    """Return the module that brings columns to mean zero and variance one."""
     scaler = StandardScaler().fit(X, sample_weight=weights)
     return Standardize(scaler.mean_, scaler.scale_)
 
 
 @dataclass(frozen=True)
 class TargetUnits:
-    """What standardised targets are multiplied by, and what is added, to give targets as they came."""
+    """Factors and shifts that take standardised targets back to raw targets."""
 
     mean: Tensor
     scale: Tensor
 
     @staticmethod
     def none(count: int) -> TargetUnits:
-        """Targets stay as they came."""
+        """Return units that do not change the targets."""
         return TargetUnits(torch.zeros(count).double(), torch.ones(count).double())
 
     @staticmethod
     def of(targets: Array, weights: Array) -> TargetUnits:
-        """Mean and deviation, computed at a moderate size; a constant target has the scale one."""
+        """Return mean and deviation, computed at a moderate size; a constant target has the scale one."""
         e = exponents(targets)
         scaler = StandardScaler().fit(np.ldexp(targets, -e), sample_weight=weights)
         scale = np.where((targets != targets[0]).any(0), scaler.scale_, 1.0)
         return TargetUnits(torch.from_numpy(np.ldexp(scaler.mean_, e)), torch.from_numpy(np.ldexp(scale, e)))
 
     def scaled(self, targets: Array) -> Array:
-        """Targets of mean zero and variance one; constant ones are zero."""
+        """Return targets of mean zero and variance one; constant targets become zero."""
         e = np.frexp(self.scale.numpy())[1]  # differences of targets may overflow
         moved = np.ldexp(targets, -e) - np.ldexp(self.mean.numpy(), -e)
         constant = ~(targets != targets[0]).any(0)
@@ -188,19 +188,19 @@ class TargetUnits:
 
 
 def exponents(values: Array) -> Array:
-    """Exponents e of each column with 2^e just above the largest |x|, so far that 2^e and 2^-e are finite."""
+    """Return exponents e with 2^e just above the largest |x| of each column, limited so that 2^e and 2^-e are finite."""
     found: Array = np.clip(np.frexp(abs(values).max(0))[1], -1000, 1000)
     return found
 
 
 def moderate_factors(X: Array) -> Array:
-    """What to multiply columns by: one, or a power of two if the column's size is extreme."""
+    """Return a factor for each column: one, or a power of two if the column's size is extreme."""
     e = exponents(X)
     return np.ldexp(1.0, np.where(abs(e) > EXTREME, -e, 0))
 
 
 def plain_is_better(X: Array, tails: CompressTails, targets: Array, weights: Array) -> bool:
-    """Whether a linear model predicts rows that are left out better from the columns as they are than from compressed ones."""
+    """Return whether a linear model predicts left-out rows better from plain columns than from compressed ones."""
     goals, shares = torch.tensor(targets), torch.tensor(weights)
     errors = []
     for columns in (X, tails(torch.tensor(X)).numpy()):
@@ -212,7 +212,7 @@ def plain_is_better(X: Array, tails: CompressTails, targets: Array, weights: Arr
 
 
 def compress_tails(X: Array, weights: Array) -> CompressTails | None:
-    """What compresses the columns with long tails; None if there are none."""
+    """Return the module that compresses columns with long tails; None if there are none."""
     mean, centre = np.average(X, 0, weights), weighted_median(X, weights)
     deviation = np.sqrt(np.average((X - mean) ** 2, 0, weights))
     usable = np.where(deviation > 0, deviation, 1.0)
@@ -224,7 +224,7 @@ def compress_tails(X: Array, weights: Array) -> CompressTails | None:
 
 
 def cut_into_pieces(X: Array, weights: Array) -> Pieces:
-    """Every column between quantiles, or between its values where these are few; a column of one value stays one."""
+    """Cut every column at quantiles, or at its values if these are few; a column of one value is not cut."""
     quantiles = weighted_quantiles(X, weights, [i / N_PIECES for i in range(N_PIECES + 1)])
     knots = []
     for column, cuts in zip(X.T, quantiles.T, strict=True):
@@ -255,7 +255,7 @@ def row_directions(inputs: Tensor) -> Tensor | None:
 
 
 def weighted_quantiles(X: Array, weights: Array, shares: Sequence[float]) -> Array:
-    """A row for each share, with the smallest value of each column that this share of the weight does not exceed."""
+    """Return, for each share and column, the smallest value that this share of the weight does not exceed."""
     found = np.empty((len(shares), X.shape[1]))
     for j, column in enumerate(X.T):
         order = np.argsort(column)
@@ -266,6 +266,6 @@ def weighted_quantiles(X: Array, weights: Array, shares: Sequence[float]) -> Arr
 
 
 def weighted_median(X: Array, weights: Array) -> Array:
-    """Of each column: the smallest value that half of the weight does not exceed."""
+    """Return the smallest value of each column that half of the weight does not exceed."""
     median: Array = weighted_quantiles(X, weights, [0.5])[0]
     return median

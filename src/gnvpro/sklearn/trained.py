@@ -1,4 +1,4 @@
-"""Samples, what was trained on them, and what is known about it."""
+"""Training samples, the model trained on them, and its posterior."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gnvpro.training.judgement import is_assembled, joint_posterior
 from gnvpro.training.result import Result
 
 Array = NDArray[Any]
-ASSEMBLED_ONCE = 10.0  # times the seconds of a matrix that a search assembles every few steps
+ASSEMBLED_ONCE = 10.0  # limit on the time of one matrix over the time allowed during a search, which assembles many
 
 
 @dataclass(frozen=True)
@@ -33,31 +33,31 @@ class Part:
     weights: Tensor
 
     def take(self, rows: Array) -> Part:
-        """Some of them."""
+        """Return the samples of these rows."""
         return Part(self.inputs[rows], self.targets[rows], self.weights[rows])
 
     def along(self, directions: Tensor) -> Part:
-        """With the coordinates of the inputs along these directions."""
+        """Replace inputs by their coordinates along these directions."""
         return replace(self, inputs=self.inputs @ directions)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """To train on, and held out."""
+    """Training samples, and held-out samples or None."""
 
     part: Part
     rest: Part | None
 
     def scaled(self, columns: Tensor) -> Samples:
-        """With the columns of the inputs multiplied."""
+        """Multiply the columns of the inputs."""
         return self._each(lambda part: replace(part, inputs=part.inputs * columns))
 
     def along(self, directions: Tensor) -> Samples:
-        """With the coordinates of the inputs along these directions."""
+        """Replace inputs by their coordinates along these directions."""
         return self._each(lambda part: part.along(directions))
 
     def in_units(self, units: Tensor | None) -> Samples:
-        """With the targets divided; None: as they are."""
+        """Divide the targets by these units, if any."""
         return self if units is None else self._each(lambda part: replace(part, targets=part.targets / units))
 
     def _each(self, change: Any) -> Samples:
@@ -66,30 +66,30 @@ class Samples:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, how it was trained, what it minimises, and the samples with inputs and targets in the units trained in."""
+    """A model, its training result, its problem, and the samples in the units of the training."""
 
     model: nn.Sequential
     result: Result
     problem: Problem
     samples: Samples
-    units: Tensor | None = None  # of the targets; None: as they came
-    directions: Tensor | None = None  # that inputs were rotated to; None: as they came
+    units: Tensor | None = None  # divisors of the targets; None: standardised targets
+    directions: Tensor | None = None  # to which inputs were projected; None: not projected
 
     @property
     def log_evidence(self) -> float:
-        """Of the penalties, found from the data."""
+        """Log evidence of the penalties found."""
         assert self.result.chosen is not None
         return self.result.chosen.log_evidence
 
     @property
     def noise(self) -> float:
-        """The standard deviation of the noise that was found, of the noisiest target."""
+        """Standard deviation of the noise of the noisiest target."""
         assert self.result.chosen is not None
         return max(self.result.chosen.noise)
 
     @cached_property
     def joint(self) -> tuple[ReducedPoint, JointPosterior, Evidence] | None:
-        """The point, what is not known there about theta and head, and the evidence; None if the matrix is too large."""
+        """The final point, the posterior of theta and head, and the evidence; None if the matrix is too large."""
         problem = self.problem
         affordable = is_assembled(problem, ASSEMBLED_ONCE)
         return joint_posterior(problem, problem.theta(), problem.W()) if affordable else None
@@ -97,31 +97,31 @@ class Trained:
 
 @dataclass(frozen=True)
 class Found:
-    """A network that was searched for, and how its inputs are scaled."""
+    """A trained network and the scaling of its inputs."""
 
     trained: Trained
     scaling: OrderedDict[str, nn.Module]
-    columns: Tensor  # what scaled inputs are multiplied by
+    columns: Tensor  # factors of the scaled inputs
 
     @property
     def layers(self) -> OrderedDict[str, nn.Module]:
-        """From inputs as they come to features."""
+        """The modules from raw inputs to features."""
         return OrderedDict([*self.scaling.items(), ("features", self.trained.model.get_submodule("features"))])
 
 
 def trained_point(problem: Problem) -> ReducedPoint:
-    """The reduced objective where training ended."""
+    """Return the point of the reduced objective at which training ended."""
     return problem.reduced.start(problem.theta(), WarmStart(problem.W()))
 
 
 def spread_of(posterior: JointPosterior | HeadPosterior, model: nn.Module, inputs: Tensor) -> Tensor:
-    """How much is not known about the outputs of a chain of features and head."""
+    """Return the variance of outputs over the noise's, for a chain of features and head."""
     if isinstance(posterior, HeadPosterior):
         return posterior.spread(features_of(model, inputs))
     return posterior.spread(model, inputs)
 
 
 def features_of(model: Any, inputs: Tensor) -> Tensor:
-    """What the head, the last of a chain of modules, is given, and the column of ones."""
+    """Return the inputs of the head, which is the last of a chain of modules, and a column of ones."""
     with torch.no_grad():
         return append_bias_column(model[:-1](inputs), True)
