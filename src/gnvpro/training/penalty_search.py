@@ -1,24 +1,24 @@
-"""Penalties from the data: training in rounds, each judged by the evidence where it ends (see `gnvpro.objectives.evidence`).
+"""Penalties from the data: rounds of training, each judged by the evidence at its end (see `gnvpro.objectives.evidence`).
 
-    a round: a few iterations with the penalties at hand, then the evidence at the model that they led to
-      higher than before    keep the model; next: penalties at which the evidence's slopes vanish, at most a factor REACH away
-      lower                 go on with the same penalties for a LONG_ROUND; if it is still lower, the search is over
+    a round: a few iterations with fixed penalties, then the evidence of the resulting model
+       higher than before    keep the model; next penalties: at zero slope of the evidence, changed by a factor REACH at most
+       lower                 continue with the same penalties for a LONG_ROUND; if it is still lower, the search is over
 
-It is also over when a round gains next to nothing. The model with the highest evidence is the one returned, with its
-penalties. Where that model learnt little, as strong penalties may lead to, the search begins again with weaker ones, and
-the higher evidence decides. Little: its misfit is more than half of the misfit of the best constant, with hardly more effective
-parameters than a linear model has. Such a model may be all there is to learn, or one that no small step leads away from
-(a linear fit to several periods of a sine); the evidence of the second search shows it within MAX_BEHIND rounds.
+The search is also over when a round gains almost nothing. It returns the model with the highest evidence, and its
+penalties. If that model learnt little, because its penalties were strong, the search begins again with weaker ones, and
+the higher evidence decides. A model learnt little if its misfit is more than half of the misfit of the best constant, and its
+effective parameters are barely more than in a linear model. Nothing more may be there to learn, or no small step may lead away
+from the model (a linear fit to several periods of a sine); the second search shows which within MAX_BEHIND rounds.
 
-The slopes hold theta and W; but these follow. On noisy data the evidence falls while Phi does, at the same penalties, when
-units part that had been one and fit the noise. More training would not bring it back, so a search ends soon after the
-evidence has begun to fall. On smooth data it may fall because a round was too short; hence the long one.
+The slopes hold theta and W fixed, but theta and W follow the penalties. On noisy data the evidence falls with Phi at fixed
+penalties, when equal units part and fit the noise. More training would not bring it back, so a search ends soon after the
+evidence has begun to fall. On smooth data it may fall because a round was too short; hence the LONG_ROUND.
 
-For losses without noise penalties stay above LEAST_PRECISION / n. Where classes can be told apart without error, the curvature
-of the loss vanishes as the head grows; Laplace's approximation then takes a head without bounds for one that is known, and the
-evidence for high.
+For losses without noise, penalties stay above LEAST_PRECISION / n. If classes can be separated without error, the curvature
+of the loss vanishes as the head grows. Laplace's approximation then mistakes an unbounded head for a certain one, and its
+evidence is too high.
 
-The penalties change here and nowhere else. Phi is another function afterwards: its values compare within a round.
+Only this module changes the penalties. Each change makes Phi another function: values of Phi compare within a round.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from gnvpro.objectives.problem import Problem, Searched
 from gnvpro.state import loaded, saved
 from gnvpro.training.judgement import LEAST_PENALTY, Chosen, Round, judged, learnt_little, passes_of_a_judgement
 
-REACH = math.log(10.0)  # by which the logarithm of a penalty may change in a round
-MAX_FAILURES = 2  # rounds in a row at which the evidence is lower
-MAX_RESTARTS = 2  # from a model that learnt little, with penalties
-WEAKER = 1e-2  # times as strong
-MAX_BEHIND = 2  # rounds after a restart at which the evidence is lower than before it
-ROUND = 4.0  # iterations, if it takes as many
-LONG_ROUND = 8.0  # after the evidence fell
-CHEAP_STEP = 0.2  # what a quasi-Newton step counts for
-SETTLED = 1e-3  # relative decrease of Phi in three iterations: there is nothing more to wait for
-LEAST_PRECISION = (
-    1e-3  # of the prior, for losses without noise: entries of the head up to 30 or so; found are .01 to 1000
-)
-LEAST_GAIN = 1e-3  # of the log evidence, per number fitted to; ten times as much ends a search on its first plateau
+REACH = math.log(10.0)  # largest change of a penalty's logarithm in a round
+MAX_FAILURES = 2  # largest number of rounds in a row with lower evidence
+MAX_RESTARTS = 2  # largest number of restarts with weaker penalties from a model that learnt little
+WEAKER = 1e-2  # factor of the penalties at a restart
+MAX_BEHIND = 2  # largest number of rounds after a restart with less evidence than before it
+ROUND = 4.0  # largest number of iterations of a round
+LONG_ROUND = 8.0  # the same after the evidence fell
+CHEAP_STEP = 0.2  # iterations that a quasi-Newton step counts for
+SETTLED = 1e-3  # relative decrease of Phi in three iterations, below which the round ends
+# Smallest precision of the prior for losses without noise: entries of the head up to about 30; searches find 0.01 to 1000.
+LEAST_PRECISION = 1e-3
+# smallest gain of log evidence per number fitted to; a tenfold threshold ends a search on its first plateau
+LEAST_GAIN = 1e-3
 
 
 @dataclass
 class PenaltySearch:
-    """Where the search stands."""
+    """State of the search."""
 
     searched: Searched
-    passes: int  # that a judgement takes
-    least: float  # penalty
-    penalties: Penalties  # of the round under way
+    passes: int  # of a judgement
+    least: float  # smallest penalty
+    penalties: Penalties  # of the current round
     best: Round | None = None
-    last: Chosen | None = None  # what the last round said
+    last: Chosen | None = None  # result of the last round
     failures: int = 0
-    origin: Tensor | None = None  # theta at the beginning
+    origin: Tensor | None = None  # first theta
     trivial: Round | None = None  # a model that learnt little, from which the search began again with weaker penalties
     restarts: int = 0
     behind: int = 0  # rounds since the restart with less evidence than before it
@@ -72,7 +72,7 @@ class PenaltySearch:
 
     @staticmethod
     def of(problem: Problem) -> PenaltySearch | None:
-        """The search that a problem asks for, if any."""
+        """Return the search for the penalties of a problem that are to be found; None if there are none."""
         if not (problem.searched.theta or problem.searched.head):
             return None
         first = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
@@ -81,28 +81,28 @@ class PenaltySearch:
         return PenaltySearch(problem.searched, passes, least, first, origin=problem.theta())
 
     def note(self, value: float, solver: str | None) -> None:
-        """One more iteration of the round."""
+        """Count one more iteration of the round."""
         self.effort += 1.0 if solver in ("dense", "krylov") else CHEAP_STEP
         self.values = [*self.values[-3:], value]
 
     def settle(self) -> bool:
-        """The method can go no further; whether the search can."""
+        """Note that the method can make no further progress; return whether the search can."""
         self.effort = self.length
         return not self.over
 
     @property
     def due(self) -> bool:
-        """Whether the round is at its end."""
+        """Return whether the round is at its end."""
         return not self.over and (self.effort >= self.length or self._still)
 
     @property
     def ended(self) -> bool:
-        """Whether the best model is one to go back to: training it on made the evidence fall."""
+        """Return whether further training lowered the evidence, so that the best model is restored."""
         return self.over and self.failures > 0
 
     @property
     def finished(self) -> bool:
-        """Whether the search is over and the model has settled at the penalties found."""
+        """Return whether the search is over and the model has settled at the penalties found."""
         return self.over and self._still
 
     @property
@@ -110,7 +110,7 @@ class PenaltySearch:
         return len(self.values) == 4 and self.values[0] - self.values[-1] <= SETTLED * abs(self.values[-1])
 
     def judge(self, problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:
-        """End the round; the model and penalties to go on from are those of the round returned and of `penalties`."""
+        """End the round; return the round whose model is the next start, and set the next penalties."""
         made = judged(problem, theta, W, bound)
         before, self.last, self.effort, self.values = self.best, made.chosen, 0.0, []
         if before is None or made.chosen.log_evidence > before.chosen.log_evidence:
@@ -140,12 +140,12 @@ class PenaltySearch:
 
     @property
     def highest(self) -> Round | None:
-        """The round with the highest evidence, those before a restart included."""
+        """Return the round with the highest evidence, including rounds before a restart."""
         rounds = [each for each in (self.best, self.trivial) if each is not None]
         return max(rounds, key=lambda each: each.chosen.log_evidence, default=None)
 
     def _restart(self, trivial: Round) -> Round:
-        """Begin again: strong penalties can hold theta at zero, where nothing draws it away (inside or outside of a ring)."""
+        """Restart with weaker penalties: strong ones can hold theta at zero, a saddle point (inside or outside a ring)."""
         self.trivial, self.best, self.over = self.highest, None, False
         self.restarts, self.failures, self.length = self.restarts + 1, 0, LONG_ROUND
         self.behind = 0
@@ -158,7 +158,7 @@ class PenaltySearch:
         return replace(trivial, theta=self.origin, bound=None)
 
     def _steps(self, of: Round) -> list[float]:
-        """Of the logarithms, as the slopes have them."""
+        """Return the changes of the logarithms for zero slopes of the evidence."""
         pairs = zip((of.penalties.theta, of.penalties.head), of.targets, astuple(self.searched), strict=True)
         return [math.log(to / now) if free else 0.0 for now, to, free in pairs]
 
@@ -172,9 +172,9 @@ class PenaltySearch:
         return Penalties(*(max(a * math.exp(step), self.least) if free else a for a, step, free in each))
 
     def plain(self) -> dict[str, Any]:
-        """The search as a checkpoint holds it."""
+        """Return the search as plain data for a checkpoint."""
         return {name: saved(value) for name, value in vars(self).items() if name != "searched"}
 
     def resumed(self, content: dict[str, Any]) -> PenaltySearch:
-        """The search as a checkpoint left it."""
+        """Restore the search from a checkpoint."""
         return replace(self, **loaded(content))

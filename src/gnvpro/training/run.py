@@ -1,13 +1,13 @@
-"""A training run: levels x sweeps x batches x iterations of a method, within a budget, watched, kept and resumable.
+"""A training run: levels x sweeps x batches x iterations of a method; limited, watched and resumable.
 
-    for level:  for sweep:  for batch:  a few iterations of the method, radius and head carried over
+    for level:  for sweep:  for batch:  a few iterations of the method; radius and head carry over
 
 Without batches there is one batch, the whole training set, and no limit on its iterations.
 
-A last elimination of the head (see `keeper`) is one more record; a larger budget goes on from before it.
+The last elimination of the head (see `keeper`) adds a record; a run with a larger budget continues from before it.
 
-The order of the samples is a function of seed, level and sweep, so a cursor says where a run stands; together with the
-method's own state it is all that a checkpoint needs.
+The order of the samples is a function of seed, level and sweep, so a cursor determines the position of a run. A checkpoint
+needs only the cursor and the method's own state.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from gnvpro.training.plan import Cursor, Plan
 from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import Improved, Rise, Scores
 
-LAST = "head eliminated over the whole training set"  # note of the last record, where that was due
-ROUNDED = "the model as it is stored, in fewer digits"  # note of one more record, if that makes a difference
-SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget goes on
+LAST = "head eliminated over the whole training set"  # note of the last record, if the head was eliminated
+ROUNDED = "the model as it is stored, in fewer digits"  # note of a further record, if rounding changes the model
+SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget continues the run
 
 
 class Run:
-    """One run, from a plan or from a checkpoint of it."""
+    """A run, started from a plan or from its checkpoint."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Run:
         self.keeper = Keeper(plan.judge, scorer, self.batches is not None)
         self.start: Start | None = None
         self._resumed: MethodState | None = None
-        self.taking_up = False  # while what goes wrong may be the checkpoint's fault
+        self.taking_up = False  # while errors may come from the checkpoint
         self.cache = Cache(problem.meter)
         self._begun = time.perf_counter()
         self._improved = Improved()
-        self._first = 0  # record of this objective: another level or other penalties make it another one
+        self._first = 0  # first record of this objective; another level or other penalties change the objective
 
     # -- the loops
 
@@ -87,7 +87,7 @@ class Run:
         return self.journal.history
 
     def run(self) -> Status:
-        """Go on until the run is over; an interruption is written down and handed on."""
+        """Run to the end; record an interruption and raise it again."""
         journal = self.journal
         if journal.status is not Status.RUNNING:
             return journal.status
@@ -102,14 +102,14 @@ class Run:
                 journal.status = status
                 self._finish()
         except BaseException:
-            if self.processes.alone:  # others may not be there any more
-                with suppress(Exception):  # that ended the run already, perhaps
+            if self.processes.alone:  # other processes may have ended
+                with suppress(Exception):  # for example because the group is already closed
                     self.keeper.leave(self.problem, self.cursor.level)
             raise
         return status
 
     def _train_level(self) -> Status:
-        """Sweeps over the batches of one level."""
+        """Run the sweeps over the batches of one level."""
         cursor, status = self.cursor, Status.RUNNING
         self.start = self.start or Start(self.problem.theta(), seed=self.plan.method.seed)
         sweeps = 1 if self.batches is None else self.batches.sweeps or math.inf
@@ -124,7 +124,7 @@ class Run:
         return Status.SWEEPS_DONE
 
     def _train_batch(self, samples: Tensor | None) -> Status:
-        """Iterations on one batch; RUNNING when the next batch may follow."""
+        """Run the iterations on one batch; return RUNNING when the next batch may follow."""
         assert self.start is not None
         budget = self._budget(1.0 if samples is None else samples.numel() / self.meter.total_samples)
         if self.history and self._resumed is None and samples is not None and budget.passes_left < 2:
@@ -171,7 +171,7 @@ class Run:
         return Start(theta, W, bound, follows_batch=True, seed=self.plan.method.seed)
 
     def _begin(self, problem: Problem, budget: Budget, note: str | None = None) -> MethodState:
-        """The method on a batch: begun, or taken up where a checkpoint left it."""
+        """Begin the method on a batch, or restore it from a checkpoint."""
         assert self.start is not None
         self.cache.drop()
         resumed, self._resumed = self._resumed, None
@@ -185,7 +185,7 @@ class Run:
         return state
 
     def _first_state(self, problem: Problem, start: Start, budget: Budget) -> Any:
-        """The method at its first model, which must be finite."""
+        """Evaluate the first model, which must be finite."""
         try:
             state = self.plan.method.begin(problem, start, budget, self.cache)
             if not math.isfinite(state.iterate.value):
@@ -198,7 +198,7 @@ class Run:
         return state
 
     def _budget(self, share: float = 1.0) -> Budget:
-        """Until the end of this level, the last elimination or the last judgement put aside."""
+        """Return the budget to the end of this level, without the reserve for the last elimination or the last judgement."""
         plan, levels = self.plan, self.cursor.level + 1
         aside = 1 if self.batches is not None and levels == len(plan.budgets) else 0
         aside += 0 if self.search is None else self.search.passes
@@ -207,12 +207,12 @@ class Run:
         return Budget(self.meter, limit - aside, share, seconds, self._seconds, self.processes.smallest)
 
     def _would_overrun(self, budget: Budget, passes: float) -> bool:
-        """Return whether a step of so many passes is predicted to exceed the given seconds by too much."""
+        """Return whether a step of this many passes is predicted to exceed the given seconds by too much."""
         expected = budget.share * self.meter.seconds_of(products=max(0.0, passes - 2) / 2, points=1)
         return expected > budget.seconds_left + self.problem.policy.stopping.overrun * self.plan.seconds
 
     def _ended(self, state: MethodState) -> Status | None:
-        """Return why the records so far end the run, which a resumed run decides alike; None if they do not."""
+        """Return why the records end the run, with the same result after a resume; None if they do not."""
         if self.history[-1].iteration - self._improved.iteration >= self.plan.patience:
             return Status.NO_BETTER
         if self.search is not None and self.search.finished:
@@ -223,7 +223,7 @@ class Run:
         return self._settled(state.settles)
 
     def _settled(self, settles: bool) -> Status | None:
-        """Return how the objective came to rest; a standstill is none while a better kind of steps is to come."""
+        """Return how the objective settled; None at a standstill if better steps are still to come."""
         rules, capped, history = self.problem.policy.stopping, self.plan.capped, self.history
         if convergence.has_converged(rules, history, self._first):
             return Status.CONVERGED
@@ -234,20 +234,20 @@ class Run:
         return Status.SETTLED if convergence.has_settled(rules, history, self._first, capped) else None
 
     def _seconds(self) -> float:
-        """Seconds of the run so far, those before it was resumed included."""
+        """Return the seconds of the run, including those before a resume."""
         return time.perf_counter() - self._begun
 
     # -- the search for penalties
 
     def _round_ends(self, state: MethodState, budget: Budget) -> bool:
-        """Whether the search should judge the model at hand, and has the work to try other penalties afterwards."""
+        """Return whether the search should judge the current model, with enough work left to try other penalties."""
         assert self.search is not None
         due = self.search.due or (self.problem.network.n_theta == 0 and not self.search.over)
         room = budget.passes_left > self.search.passes + 1 + state.next_passes
         return due and room and len(self.history) <= self.plan.iterations
 
     def _next_round(self, search: PenaltySearch, state: MethodState) -> tuple[Problem, Budget, MethodState]:
-        """Go on from the best model with the next penalties."""
+        """Continue from the best model with the next penalties."""
         best = search.judge(self.problem, state.iterate.theta, state.iterate.W, state.bound)
         note = "the evidence fell" if search.penalties == best.penalties and not search.over else "penalties changed"
         self.problem = self.problem.with_penalties(search.penalties.theta, search.penalties.head)
@@ -259,7 +259,7 @@ class Run:
         """Judge the last round too, and keep the model with the highest evidence."""
         search, problem = self.search, self.problem
         if search is not None and search.ended and search.best is not None:
-            self.chosen = search.best.chosen  # gone back to, and judged before
+            self.chosen = search.best.chosen  # an earlier model, already judged
             return
         if search is None or self.meter.work + search.passes > self.plan.limit(self.cursor.level):
             return
@@ -276,7 +276,7 @@ class Run:
         )
 
     def _next_level(self) -> None:
-        """Refine the network; theta is prolonged, the head kept."""
+        """Refine the network; prolong theta and keep the head."""
         self._take_model(prolongated, self.problem.memory)
         self.search = PenaltySearch.of(self.problem)
         self.start = Start(self.problem.theta(), self.problem.W(), seed=self.plan.method.seed)
@@ -287,25 +287,25 @@ class Run:
         self.keeper.scorer = self.keeper.scorer.within(self.problem.network, memory)
 
     def _finish(self) -> None:
-        """Write down which model is kept, and the last checkpoint."""
+        """Record which model is kept, and write the last checkpoint."""
         self.taking_up = False
         passes = self.meter.sample_passes
         if (point := self.keeper.leave(self.problem, self.cursor.level)) is not None:
-            if self.batches is None:  # a reading, as all of a method that draws its own batches
+            if self.batches is None:  # evaluating it counts no work, as for any method that draws batches
                 self.meter.sample_passes = passes
             self._publish(self._record(self.problem, iterate_at(point), None, None, LAST), None)
         self._settle()
-        # all else as it was at the method's last record, from which a larger budget may take it up again
+        # a larger budget continues from the method's last record, so all else must be unchanged
         names = ("theta", "W", "seconds", "budget")
         self.journal.close({name: value for name, value in self._standing().items() if name in names})
 
     def _settle(self) -> None:
-        """Write down what rounding the model to its own dtype has changed; a reading, not work."""
+        """Record the effect of rounding the model to its own dtype; this evaluation counts no work."""
         best = self.keeper.best
         passes = self.meter.sample_passes
         restored = best is not None and best.level == self.cursor.level
         point = rounded_point(self.problem, None if restored else self.history[-1].loss)
-        self.meter.sample_passes = passes  # a reading
+        self.meter.sample_passes = passes  # this evaluation counts no work
         if point is not None:
             self.problem.store(point.theta, point.W)
             self._publish(self._record(self.problem, iterate_at(point), None, None, ROUNDED), None)
@@ -328,7 +328,7 @@ class Run:
         report: StepReport | None,
         note: str | None = None,
     ) -> Record:
-        """Write down where the run stands."""
+        """Record the state of the run."""
         made = report or StepReport(accepted=True)
         if made.accepted:
             self.keeper.validate(self.problem, self.cursor.level, point)
@@ -360,7 +360,7 @@ class Run:
         return agreed(self.processes, record, point.theta, point.W)
 
     def _publish(self, record: Record, method: MethodState | None) -> None:
-        """Add a record to the history; without a method under way a checkpoint could not go on from it."""
+        """Add a record to the history; a checkpoint is written only if the method can continue from it."""
         self._improved = self._improved.after(record, self.plan.judge)
         state = None if method is None else lambda: {**self._standing(), "method": saved(method)}
         self.journal.publish(record, state)
@@ -369,7 +369,7 @@ class Run:
     # -- checkpoints
 
     def _standing(self) -> dict[str, Any]:
-        """Where the run stands, without the method's own state."""
+        """Return the position of the run, without the method's own state."""
         return {
             "identity": self.identity,
             "memory": self.problem.memory,
@@ -386,12 +386,12 @@ class Run:
         }
 
     def resume(self, path: Path) -> None:
-        """Take up the run that the checkpoint is of; the first process reads it."""
+        """Restore a run from its checkpoint, which the first process reads."""
         self.taking_up = True
         content = self.processes.from_first(lambda: checkpoint.load(path))
         self.journal.resume(path, content, self.identity)
         self.cursor = Cursor(**content["cursor"])
-        # by default memory depends on what was free, and with it the last bits
+        # default memory depends on how much was free, which would change the last bits
         self._take_model(partial(deeper, levels=self.cursor.level), content["memory"])
         self.problem.store(content["theta"], content["W"])
         if self.search is not None:

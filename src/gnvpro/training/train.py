@@ -1,4 +1,4 @@
-"""`train`: a model, samples and a loss in; the trained model and the history of its training out."""
+"""`train`: takes a model, samples and a loss; trains the model in place and returns the history of its training."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import RESERVED, Judge, Metric, Rise, check_metrics
 from gnvpro.training.summary import setup_of
 
-TRIED_SAMPLES = 4  # of a loader, read twice to see whether they stay the same
-HASHED_ROWS = 10_000  # samples at a time
+TRIED_SAMPLES = 4  # samples of a loader, read twice to check that they stay the same
+HASHED_ROWS = 10_000  # samples per chunk
 
 WRITE_INSTEAD = {
     "epochs": EPOCHS,
@@ -95,13 +95,13 @@ def train(
 
     Args:
         model: any nn.Module whose output is computed by an nn.Linear, or by a convolution with a kernel of one, and at most
-            reshaped afterwards. Parameters with requires_grad=False stay as they are.
+            reshaped afterwards. Parameters with requires_grad=False are not trained.
         inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
             that is called with several arguments, a dictionary for one that is called by name.
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
-            (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
-        targets: real numbers for least squares; class labels, one-hot or soft labels for classification. Left out beside a
-            Dataset or a DataLoader, which brings its own.
+            (inputs, targets) or (inputs, targets, weights); leave out targets and sample_weight then.
+        targets: real numbers for least squares; class labels, one-hot or soft labels for classification. Left out with a
+            Dataset or a DataLoader, which includes its own.
         loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
             one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         method: "gnvpro" eliminates the head at every step, and so does "lbfgs-vpro"; "adam-vpro" eliminates it on random
@@ -116,55 +116,55 @@ def train(
             steps first as long as they pay; with 10,000 samples or more it begins on random batches. The history says
             which it was.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
-            the data during training (see docs/penalties.md); `result.chosen` says what was found. Left out: 1e-10 for least
+            the data during training (see docs/penalties.md) and reports it in `result.chosen`. Default: 1e-10 for least
             squares, else 1e-4.
-        head_penalty: alpha in alpha/2 |W|^2, the bias included, or "auto". Left out: the same.
+        head_penalty: alpha in alpha/2 |W|^2, the bias included, or "auto". Same default.
         sample_weight: a number for each sample, not negative (for least squares, also one for each entry of the targets,
-            which may be NaN where that is zero): how often the sample counts. Only ratios matter. Left out, all
-            samples count the same.
+            which may be NaN if its weight is zero): how often the sample counts. Only ratios matter. Default: all samples
+            count the same.
         validation: a pair (inputs, targets), or these and weights, or a Dataset or DataLoader of them, whose loss (and
-            accuracy) is recorded at every accepted step. Left out, nothing is validated.
+            accuracy) is recorded at every accepted step. Default: nothing is validated.
         metrics: functions f(outputs, targets) -> number by name, such as {"mae": f}: recorded as `Record.metrics` at every
-            accepted step, on the validation set, or on the training set where there is none. Less is better, unless it is a
-            `gnvpro.Metric(f, higher_is_better=True)`. Left out, there are none.
-        work: at most so many work units, passes over the training set, split evenly over the levels unless given for each.
-            0 eliminates the head at the given theta and does nothing else. Left out, work is no limit.
-        seconds: at most so many seconds by the clock, split evenly over the levels, honoured within one step; those before a
-            run was resumed count. Left out, seconds are no limit.
-        iterations: at most so many iterations, all levels and batches together. Left out, they are no limit.
-            However large these three are, a run ends when its gradient is below its tolerance or its objective has settled
-            (`Status.CONVERGED`, `Status.SETTLED`; see `gnvpro.training.convergence`). Methods on random batches never see
-            that, and have 600 work units where neither work nor seconds are given. Where none of the three is given, nor
+            accepted step, on the validation set if there is one, else on the training set. Less is better, unless it is a
+            `gnvpro.Metric(f, higher_is_better=True)`. Default: none.
+        work: maximum number of work units (passes over the training set), split evenly over the levels unless given for each.
+            0 only eliminates the head at the given theta. Default: no limit.
+        seconds: maximum wall-clock time, split evenly over the levels; it is exceeded by one step at most. A resumed run
+            includes the seconds before. Default: no limit.
+        iterations: maximum number of iterations of all levels and batches together. Default: no limit.
+            Whatever these three limits, a run ends when its gradient is below its tolerance or its objective has settled
+            (`Status.CONVERGED`, `Status.SETTLED`; see `gnvpro.training.convergence`). Methods on random batches cannot
+            detect that, and have 600 work units if neither work nor seconds is given. If none of the three is given, nor
             patience, a run also ends when its validation loss has turned up for good (`Status.TURNED_UP`).
-        keep: "last", the default, or "best", the model with the best validation accuracy, or loss where there is no accuracy;
-            or the name of a metric, for the model that is best by it.
-        patience: iterations without a better score, the one that `keep` goes by, after which to stop; left out, never.
-            A run that ends with a validation loss well above its lowest says so in a warning.
+        keep: "last" (default); or "best", the model with the best validation accuracy, or validation loss if there is no
+            accuracy; or the name of a metric, for the model with its best value.
+        patience: stop after this many iterations without a better score (the score that `keep` names). Default: never.
+            A run that ends with a validation loss well above its lowest gives a warning.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
-            `gnvpro.Checkpoint` that says how often. Left out, nothing is written.
-        resume: whether to go on from the checkpoint if the file exists. The result is bit for bit the same as of a run never
-            interrupted. A run whose work, seconds or iterations are spent goes on with a larger budget. Left out, a run begins
-            afresh.
-        listeners: what watches the run, one or several: "progress" for a progress bar (lines where there is no terminal), a
+            `gnvpro.Checkpoint` with the interval. Default: nothing is written.
+        resume: whether to continue from the checkpoint if the file exists. The result has the same bits as a run that was
+            never interrupted. A run that has spent its work, seconds or iterations continues if the limit is larger.
+            Default: start again.
+        listeners: one or several watchers of the run: "progress" for a progress bar (plain lines without a terminal), a
             function of one `Record`, called when the model holds the last accepted theta and W, or an object such as
-            `gnvpro.listeners.CSVFile("history.csv")`. Left out: a progress bar if the run takes longer than two seconds
+            `gnvpro.listeners.CSVFile("history.csv")`. Default: a progress bar if the run takes longer than two seconds
             and standard error is a terminal. "silent" shows nothing.
-        process_group: of `torch.distributed`, such as `torch.distributed.group.WORLD`: every process of it makes this call with
-            its own part of the samples (of any size, or none) and of the validation set, and all else the same. Training begins
-            at the model of rank 0, and ends with the same model and history everywhere. Rank 0 alone writes the checkpoint and
-            has listeners. Left out, this process trains alone.
+        process_group: a group of `torch.distributed`, such as `torch.distributed.group.WORLD`. Every process makes this call
+            with its own part of the samples (of any size, or none) and of the validation set, and equal other arguments.
+            Training begins with the model of rank 0, and ends with the same model and history everywhere. Only rank 0
+            writes the checkpoint and calls listeners. Default: this process trains alone.
         policy: the thresholds that choose algorithms, such as `Policy(batches=BatchPolicy(begin_from=None))` (see
-            `gnvpro.policy`). Left out, the measured ones.
+            `gnvpro.policy`). Default: the measured ones.
 
     Returns:
-        The model, why the run ended, and its history. Methods that eliminate the head leave the one that is best for all
-        training samples, however the run ends, by an error or Ctrl-C too; on batches that is one more record, with a note.
+        A `Result`: the model, the status that ended the run, and its history. However the run ends, including by an error or
+        Ctrl-C, methods that eliminate the head refit it on all training samples; on batches that adds a record with a note.
 
     Raises:
-        ValueError, TypeError: an argument cannot be used; the message names it and says what to do. The model is as it was.
+        ValueError, TypeError: an argument cannot be used; the message names it and the remedy. The model is unchanged.
 
-    While it runs on small inputs (fewer than 200,000 entries), torch uses one thread in the whole process, which is faster
-    there; afterwards as many as before.
+    On small inputs (fewer than 200,000 entries), torch uses one thread in the whole process during training, which is faster;
+    afterwards it uses as many threads as before.
 
     Example:
         >>> import torch, gnvpro
@@ -269,7 +269,7 @@ def train(
 
 
 def why_no_search(method: Method, problem: Problem) -> str | None:
-    """Why penalties cannot be found from the data while this method trains."""
+    """Return why this method cannot search for penalties; None if it can."""
     names = [name for name in ("theta", "head") if getattr(problem.searched, name)]
     if not names or (method.parts() is None and method.whole_set):
         return None
@@ -280,7 +280,7 @@ def why_no_search(method: Method, problem: Problem) -> str | None:
 
 
 def check_work(work: object, levels: int) -> tuple[float, ...]:
-    """The budget of each level: an even share of one number, or one number each."""
+    """Return the budget of each level: an even share of one number, or one number each."""
     if isinstance(work, list | tuple):
         if len(work) != levels:
             raise ValueError(f"work must be one number, or one per level: got {len(work)} numbers for levels={levels}")
@@ -289,7 +289,7 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
 
 
 def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
-    """What decides the numbers of a run beside the samples and the model."""
+    """Return the settings that determine a run's numbers, apart from the samples and the model."""
     return {
         "loss": problem.loss.given,
         "precision": problem.network.dtype,
@@ -309,7 +309,7 @@ def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def digest_of(inputs: Inputs, misfit: Misfit) -> SampleDigest:
-    """The hash of samples; those that are not held are read once more."""
+    """Return the hash of samples; samples that are not in memory are read once more."""
     digest = SampleDigest()
     if isinstance(inputs, Stream):
         for chunk in inputs.chunks(HASHED_ROWS):
@@ -320,7 +320,7 @@ def digest_of(inputs: Inputs, misfit: Misfit) -> SampleDigest:
 
 
 def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
-    """Everything that decides the numbers of a run, except where theta starts."""
+    """Return everything that determines a run's numbers, except the first theta."""
     samples: dict[str, tuple[Inputs, Misfit]] = {"": (problem.inputs, problem.misfit)}
     if held_out is not None:
         samples["validation "] = (held_out.inputs, held_out.misfit)
@@ -340,12 +340,12 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
 
 
 def path_of(checkpoint: str | Path | Checkpoint | None) -> Path | None:
-    """The file of a checkpoint."""
+    """Return the file of a checkpoint."""
     if checkpoint is None:
         return None
     return Path(checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint)
 
 
 def as_checkpoint(checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
-    """A path as a checkpoint with its defaults."""
+    """Return a path as a checkpoint with its defaults."""
     return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
