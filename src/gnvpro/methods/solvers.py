@@ -1,11 +1,11 @@
-"""The solvers of GNvpro: how its steps are made.
+"""The solvers of GNvpro: each makes its steps in another way.
 
     Krylov    the paper's steps: Arnoldi at every accepted point                                  `minimize.krylov`
     Hybrid    quasi-Newton steps between Krylov spaces, preconditioned by what these learnt       `minimize.quasi_newton`
     Dense     exact steps from the whole Gauss-Newton matrix                                      `minimize.dense_model`
 
-A solver is a frozen dataclass of settings. A solver of your own subclasses `ModelSolver` and says how to model the objective
-around a point; the trust-region loop, the work budget, the history and checkpoints are shared with the others.
+A solver is a frozen dataclass of settings. To write another one, subclass `ModelSolver` and model the objective
+around a point; the trust-region loop, the work budget, the history and checkpoints are shared.
 """
 
 from __future__ import annotations
@@ -33,38 +33,40 @@ from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.samples.several import Inputs, Streamed
 from gnvpro.state import State
 
-MAX_EIGENVALUES = 500  # that a radius may ask for at a step, where Cholesky factors do not do: 0.07 s on one core
-PART_SEED = 0  # that draws the samples of a part
-SOLVER_MEMORY_FRACTION = 0.5  # for the matrices and the rows of the Jacobian; the rest is for passes over the samples
+# largest matrix whose eigenvalues a step computes if Cholesky factors do not suffice: 0.07 s on one core
+MAX_EIGENVALUES = 500
+PART_SEED = 0  # seed that draws the samples of a part
+# share of memory for the matrices and the rows of the Jacobian; the rest is for passes over the samples
+SOLVER_MEMORY_FRACTION = 0.5
 
 
 class TrustRegionSolver(ABC):
-    """What the solvers share: they begin at a point and take steps from there."""
+    """Common base of the solvers: begin at a point and take steps from there."""
 
     name: ClassVar[str]
 
     def why_not(self, problem: Problem) -> str | None:
-        """Why it cannot be used for this problem; None where it can."""
+        """Return why this solver cannot be used for the problem; None if it can."""
         return None
 
     def pass_plan(self, problem: Problem) -> PassPlan:
-        """How passes go through the samples while this solver is at work."""
+        """Plan the passes over the samples for this solver."""
         return problem.passes
 
     def prepared(self, problem: Problem, cache: Cache) -> Problem:
-        """The problem with these passes."""
+        """Return the problem with these passes."""
         return cache.recall("prepared", lambda: problem.with_passes(self.pass_plan(problem)), problem)
 
     @abstractmethod
     def remembered(self, theta: Tensor) -> State:
-        """What its models remember at the beginning."""
+        """Return the first state of this solver's models."""
 
     @abstractmethod
     def models(self, problem: Problem, memory: Any) -> Models[ReducedPoint]:
-        """Its local models on a problem."""
+        """Return the local models for a problem."""
 
     def loop(self, problem: Problem, memory: State, budget: Budget, cache: Cache) -> Loop[ReducedPoint]:
-        """The trust-region loop with its models."""
+        """Return the trust-region loop with these models."""
         models = cache.recall(f"{self.name} models", lambda: self.models(problem, memory), problem)
         return Loop(problem.reduced, models, budget, cache)
 
@@ -79,56 +81,56 @@ class TrustRegionSolver(ABC):
     def step(
         self, problem: Problem, state: LoopState, budget: Budget, cache: Cache
     ) -> tuple[LoopState, StepReport | Status]:
-        """One trial step, and the gradient at the point that it led to."""
+        """Take one trial step, and compute the gradient at the resulting point."""
         assert state.memory is not None
         return self.loop(self.prepared(problem, cache), state.memory, budget, cache).step(state)
 
 
 class ModelSolver(TrustRegionSolver):
-    """A solver that is one local model per accepted point: subclass it for a solver of your own."""
+    """Base of solvers with one local model per accepted point: subclass it for another solver."""
 
     name = "own"
 
     @abstractmethod
     def model(self, point: ReducedPoint, passes_left: float) -> LocalModel:
-        """The objective around a point, from `point.gradient()` and `point.curvature().mv` (one and two passes).
+        """Model the objective around a point, from `point.gradient()` and `point.curvature().mv` (one and two passes).
 
-        The model answers `solve_within(radius)` with a `Step`. So many passes over the samples are left in the budget.
+        The model answers `solve_within(radius)` with a `Step`. `passes_left` is the rest of the budget in passes.
         """
 
     def remembered(self, theta: Tensor) -> State:
-        """No passes yet."""
+        """Start with no passes planned."""
         return PassesLeft(0.0)
 
     def models(self, problem: Problem, memory: PassesLeft) -> Models[ReducedPoint]:
-        """The models of `model`."""
+        """Return models built by `model`."""
         return OwnModels(self)
 
 
 @dataclass(frozen=True)
 class PassesLeft(State):
-    """The passes that were left in the budget when a model was planned."""
+    """The passes left in the budget when a model was planned."""
 
     passes: float
 
 
 class OwnModels(Models[ReducedPoint]):
-    """The models of a user's solver, each built with the passes that were left when it was planned."""
+    """The models of a user's solver, each built with the passes left when it was planned."""
 
     def __init__(self, solver: ModelSolver) -> None:
         self.solver, self.name = solver, solver.name
 
     def planned(self, memory: PassesLeft, point: ReducedPoint, budget: Budget) -> PassesLeft:
-        """With the passes that are left."""
+        """Record the passes that are left."""
         return PassesLeft(budget.passes_left)
 
     def build(self, memory: PassesLeft, point: ReducedPoint) -> LocalModel:
-        """The model with the passes as they were."""
+        """Build the model with the recorded passes."""
         return self.solver.model(point, memory.passes)
 
 
 def check_sizes(solver: Krylov | Hybrid) -> None:
-    """Those of its Krylov spaces."""
+    """Check the sizes of the Krylov spaces."""
     check_count(f"{type(solver).__name__}: max_rank", solver.max_rank, 1)
     check_number(f"{type(solver).__name__}: rtol", solver.rtol, 0.0)
 
@@ -140,8 +142,8 @@ class Krylov(TrustRegionSolver):
     Args:
         max_rank: largest dimension of the space; each costs two work units.
         rtol: relative residual at which the space is large enough.
-        damped: where the radius binds, the damping is added to the quadratic "model", or to the norm of the "residual" as in
-            the paper.
+        damped: if the radius binds, whether to add the damping to the quadratic "model", or to the norm of the "residual"
+            as in the paper.
 
     >>> Krylov(max_rank=30).rtol
     0.01
@@ -157,15 +159,15 @@ class Krylov(TrustRegionSolver):
         check_choice("Krylov: damped", self.damped, ("model", "residual"))
 
     def remembered(self, theta: Tensor) -> State:
-        """No space yet."""
+        """Start without a space."""
         return SpaceMemory()
 
     def models(self, problem: Problem, memory: SpaceMemory) -> KrylovModels[ReducedPoint]:
-        """A Krylov space at every point."""
+        """Return models with a Krylov space at every point."""
         return self.spaces()
 
     def spaces(self) -> KrylovModels[Any]:
-        """The same for either objective."""
+        """Return the Krylov models for either objective."""
         return KrylovModels(self.name, self.max_rank, self.rtol, self.damped)
 
 
@@ -186,11 +188,11 @@ class Hybrid(TrustRegionSolver):
         check_sizes(self)
 
     def remembered(self, theta: Tensor) -> State:
-        """No space and no steps yet."""
+        """Start without a space and without steps."""
         return SpaceMemory()
 
     def models(self, problem: Problem, memory: SpaceMemory) -> QuasiNewtonModels:
-        """Quasi-Newton directions, and Krylov spaces if the budget has room for them."""
+        """Return quasi-Newton directions, with Krylov spaces if the budget has room for them."""
         return QuasiNewtonModels(self.name, self.max_rank, self.rtol)
 
 
@@ -203,12 +205,12 @@ class Dense(TrustRegionSolver):
         scaling: exponent with which curvature scales the norm of a step, parameter by parameter (see
             `gnvpro.minimize.dense_model`). Default: 1/2 for least squares, else 0.
         geodesic: whether steps are bent along the geodesic, for one pass each. Default: for least squares only.
-        residual_term: whether the matrix includes the residual's coupling; without it, it is Kaufman's approximation.
-            Default: not for least squares, where it is small.
-        samples: that the matrix is made from, drawn once; the curvature of all enters by products (see
+        residual_term: whether the matrix includes the coupling by the residual; without it, it is Kaufman's approximation.
+            Default: true except for least squares, where this term is small.
+        samples: number of samples for the matrix, drawn once; the curvature of all samples enters by products (see
             `gnvpro.minimize.part_model`). For least squares with many samples. Default: all.
 
-    >>> Dense(step_control="damping").step_control  # whatever the loss
+    >>> Dense(step_control="damping").step_control  # for any loss
     'damping'
     """
 
@@ -235,12 +237,12 @@ class Dense(TrustRegionSolver):
             check_number("Dense: scaling", self.scaling, 0.0)
 
     def resolved(self, squares: bool, directions: int = 0) -> Dense:
-        """With the defaults filled in for least squares or another loss, and so many directions in theta."""
-        # A radius took .9 of the seconds of the damping on the ellipse and .8 on peaks, three and two seeds.
-        # Scaling: CDR with the paper's levels is best at 3/4 (test errors .0013-.0015, 1/2: .0015-.0020, 0: .0017-.0020),
-        # but at 3/4 one of five seeds on the shipped CDR set, deep from the start, ends at .016 instead of .0018.
-        # For cross-entropy the probe costs an inner solve as well and gained nothing on the ellipse; the residual's
-        # coupling decided there between .035 and .0001. For least squares it costs twice the time and gains nothing.
+        """Fill in the defaults for least squares or another loss, and for this number of directions in theta."""
+        # The radius took 0.9 of the damping's time on the ellipse and 0.8 on peaks (three and two seeds).
+        # Scaling: CDR with the paper's levels is best at 3/4 (test errors 0.0013-0.0015; 1/2: 0.0015-0.0020; 0: 0.0017-0.0020),
+        # but at 3/4 one of five seeds on the shipped CDR set, deep from the start, ends at 0.016 instead of 0.0018.
+        # For cross-entropy the geodesic probe costs an inner solve as well and gained nothing on the ellipse. The residual's
+        # coupling decided there between errors of 0.035 and 0.0001. For least squares it doubles the time and gains nothing.
         usual = "damping" if squares or directions > MAX_EIGENVALUES else "radius"
         return replace(
             self,
@@ -248,24 +250,24 @@ class Dense(TrustRegionSolver):
             scaling=0.5 * squares if self.scaling is None else self.scaling,
             geodesic=squares if self.geodesic is None else self.geodesic,
             residual_term=not squares if self.residual_term is None else self.residual_term,
-            samples=self.samples if squares else None,  # `why_not` refuses it for other losses
+            samples=self.samples if squares else None,  # `why_not` raises for other losses
         )
 
     def seeds(self, n_features: int, n_targets: int, squares: bool) -> int:
-        """Backward passes for the rows of the Jacobian."""
+        """Return the number of backward passes for the rows of the Jacobian."""
         return n_features if self.resolved(squares).residual_term else min(n_features, n_targets)
 
     def step_passes(self, n_features: int, n_targets: int, squares: bool) -> int:
-        """Passes of one step: the rows of the Jacobian, the trial, the probe of the geodesic correction.
+        """Count the passes of one step: the rows of the Jacobian, the trial, the probe of the geodesic correction.
 
-        With the matrix of a part: the gradient, products, the trial, one or so for the part, four for the correction.
+        With the matrix of a part: the gradient, products, the trial, about one for the part, four for the correction.
         """
         if self.samples is not None:
             return 3 + 2 * ITERATIONS + 4 * bool(self.resolved(squares).geodesic)
         return self.seeds(n_features, n_targets, squares) + 1 + bool(self.resolved(squares).geodesic)
 
     def _rows_that_fit(self, problem: Problem, inputs: Inputs, directions: int) -> float:
-        """Samples whose Jacobian rows, as made and as gathered, fit beside the matrices into the solver's memory.
+        """Return how many samples' Jacobian rows fit into the solver's memory with the matrices and a gathered copy.
 
         With n samples, m seeds and q directions that is 4 matrices of q^2 numbers, and 2 m q or more per sample.
         """
@@ -278,7 +280,7 @@ class Dense(TrustRegionSolver):
         return room / max(each, 1.0)
 
     def why_not(self, problem: Problem) -> str | None:
-        """Why exact steps cannot be taken; None where they can."""
+        """Return why exact steps cannot be taken; None if they can."""
         if self.samples is not None and (not problem.processes.alone or isinstance(problem.inputs, Streamed)):
             return f"Dense: samples={self.samples} is for samples that are held by one process; leave it out"
         if self.samples is not None and not problem.misfit.identity_hessian:
@@ -298,16 +300,16 @@ class Dense(TrustRegionSolver):
         return None
 
     def pass_plan(self, problem: Problem) -> PassPlan:
-        """As many samples at a time as the rows of the Jacobian leave room for."""
+        """Choose chunks of samples for which the rows of the Jacobian leave memory."""
         most = max(1.0, self._rows_that_fit(problem, problem.inputs, count_directions(problem)))
         return problem.network.pass_plan(problem.inputs, (1 - SOLVER_MEMORY_FRACTION) * problem.memory, most)
 
     def remembered(self, theta: Tensor) -> State:
-        """The subspace is chosen where the loop begins."""
+        """Start without a subspace; the loop chooses it."""
         return DenseMemory(theta)
 
     def models(self, problem: Problem, memory: DenseMemory) -> DenseModels:
-        """A matrix at every point."""
+        """Return models with a matrix at every point."""
         part = None
         if self.samples is not None and self.samples < problem.n_samples:
             drawn = seeded_permutation(problem.n_samples, PART_SEED)[: self.samples].sort().values
@@ -315,21 +317,21 @@ class Dense(TrustRegionSolver):
         return DenseModels(self, problem, memory, part)
 
     def kept_bytes(self, problem: Problem) -> float:
-        """Memory for what is kept of the Jacobian."""
+        """Return the bytes for the stored part of the Jacobian."""
         return SOLVER_MEMORY_FRACTION * problem.memory / 2
 
     def loop(self, problem: Problem, memory: Any, budget: Budget, cache: Cache) -> Loop[ReducedPoint]:
-        """The trust-region loop; its models depend on where it began."""
+        """Return the trust-region loop; its models depend on its first point."""
         models = cache.recall("dense models", lambda: self.models(problem, memory), problem, memory)
         return Loop(problem.reduced, models, budget, cache)
 
 
 def head_size(problem: Problem) -> tuple[int, int, bool]:
-    """Features, targets, and whether the loss is least squares: what decides the passes of an exact step."""
+    """Return features, targets, and whether the loss is least squares; they determine the passes of an exact step."""
     return problem.network.n_features, problem.network.n_targets, problem.misfit.identity_hessian
 
 
 def count_directions(problem: Problem) -> int:
-    """Directions in which theta can move the features."""
+    """Count the directions in which theta can move the features."""
     network = problem.network
     return moving_directions(network.model, network.parameters, problem.inputs.device).count

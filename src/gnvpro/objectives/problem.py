@@ -1,9 +1,9 @@
-"""What is minimised: a network, samples, a loss and penalties, put together in one place.
+"""The problem to minimise: a network, samples, a loss and penalties.
 
     Phi(W, theta) = misfit(Z(theta) W') + alpha_1/2 |B theta|^2 + alpha_2/2 |W|^2
 
 `Problem.reduced` is Phi with the head eliminated, a function of theta alone; `Problem.full` has theta and W as
-variables. Both are objectives for an optimiser of your own:
+variables. Both are objectives for any optimiser:
 
 >>> import gnvpro
 >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
@@ -13,7 +13,7 @@ variables. Both are objectives for an optimiser of your own:
 >>> point.gradient().shape, point.W.shape
 (torch.Size([10]), torch.Size([1, 6]))
 
-Legend: alpha_1, B -> theta_penalty, alpha_2 -> head_penalty, Z -> features with a column of ones where the head has a bias.
+Legend: alpha_1, B -> theta_penalty, alpha_2 -> head_penalty, Z -> features, with a column of ones if the head has a bias.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch, Inputs, Streamed
 from gnvpro.samples.source import Samples
 
-MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
+# with more weights, the evidence is an estimate, and a search that starts strong often stays there
+MAX_WEIGHTS_WITH_STRONG_START = 5000
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Which penalties are to be found from the data."""
+    """The penalties to be found from the data."""
 
     theta: bool
     head: bool
@@ -83,30 +84,30 @@ class Problem:
         inputs: what the model takes, samples first: a tensor, an array or a DataFrame; a tuple or list of them for a model
             that is called with several arguments, a dictionary for one that is called by name.
             Arrays on disk (np.memmap, h5py, zarr) are read in chunks and never held; so is a Dataset or a DataLoader of
-            (inputs, targets) or (inputs, targets, weights), beside which targets and sample_weight are left out.
+            (inputs, targets) or (inputs, targets, weights); leave out targets and sample_weight then.
         targets: real numbers for least squares; class labels, one-hot or soft labels for classification.
         loss: "least_squares" ("mse", "squared_error"), "logistic", "multinomial" ("cross_entropy"), "log_loss" (logistic for
             one output, else multinomial), or an object with the methods of `gnvpro.extend.Loss`.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. Default 1e-10 for least squares, else 1e-4.
-            "auto" is a first value from which `gnvpro.train` searches on.
+            "auto" is a first value, from which `gnvpro.train` starts its search.
         head_penalty: alpha in alpha/2 |W|^2, the bias included. Same default.
         sample_weight: a number for each sample, not negative (for least squares, also one for each entry of the targets,
-            which may be NaN where that is zero): how often the sample counts. Only ratios matter to Phi; their
+            which may be NaN if its weight is zero): how often the sample counts. Only ratios matter to Phi; their
             sum, the number of samples, matters to penalties that are found from the data.
-        head: the name of the last layer; found by running the model when not given.
-        eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
+        head: name of the last layer. Default: found by running the model.
+        eliminator: how the head is eliminated. Default: chosen by the loss and the size of the head.
         memory: bytes for passes over samples. Default: an eighth of the machine's memory, or half of what is free if less.
-        process_group: of `torch.distributed`, whose processes hold a part of the samples each: inputs, targets and weights
-            are this one's. All of them make the same calls; the model of rank 0 is copied to the others.
-        same_samples: whether every pass over a loader must have the same samples; stochastic methods do not need that.
+        process_group: a group of `torch.distributed`. Each process has a part of the samples: inputs, targets and weights
+            belong to this process. All make the same calls; the model of rank 0 is copied to the others.
+        same_samples: whether every pass over a loader must return the same samples; stochastic methods do not need that.
         policy: the thresholds that choose algorithms (see `gnvpro.policy`). Default: `gnvpro.policy.Policy()`.
 
     Raises:
-        ValueError, TypeError: an argument cannot be used; the message names it and says what to do.
+        ValueError, TypeError: an argument cannot be used; the message names it and the remedy.
     """
 
     inputs: Inputs
-    passes: PassPlan  # how passes go through the samples
+    passes: PassPlan  # chunks of the passes over the samples
 
     def __init__(
         self,
@@ -161,18 +162,18 @@ class Problem:
             )
         self._first_sample = self._count_before()
         self.meter = WorkMeter(self.n_samples)
-        # how many observations the evidence counts: rows, or the sum of their weights
+        # number of observations in the evidence: rows, or the sum of their weights
         self.n_observed = float(self.misfit.over.total(torch.tensor(float(observed), dtype=torch.float64)))
         self._set_first_penalties()
         self.processes.spread([*given.parameters(), *given.buffers()])
         self.working.follow()
 
     def _network_of(self, working: WorkingModel) -> SeparableNetwork:
-        """Features and head of the module that computes."""
+        """Return features and head of the module that computes."""
         return SeparableNetwork.of(working.module, self.few, self.head, working.casts_to)
 
     def _take_penalties(self, theta: float | str | Tikhonov | None, head: float | str | None) -> None:
-        """Numbers, or which are to be found from the data."""
+        """Set the penalties to numbers, or note which ones to find from the data."""
         usual = 1e-10 if self.loss.is_least_squares else 1e-4
         self.penalty = check_penalty(usual if theta is None else theta)
         alpha = check_alpha("head_penalty", usual if head is None else head)
@@ -180,7 +181,7 @@ class Problem:
         self.head_penalty = 1.0 if alpha == "auto" else alpha
 
     def _hold(self, rows: Tensor, weights: Tensor | None) -> float:
-        """The misfit of samples that are held; how many there are, or the sum of their weights."""
+        """Set the misfit of samples in memory; return their number, or the sum of their weights."""
         if weights is not None:
             rows, weights = self._without_samples_of_no_weight(rows, weights)
         self.misfit = Misfit.mean(self.loss, rows, weights, self._over_all())
@@ -188,7 +189,7 @@ class Problem:
         return rows.shape[0] if weights is None else float(weights.sum()) * rows.shape[0] / max(weights.numel(), 1)
 
     def _read(self, stream: Stream) -> float:
-        """The same for samples that are read in chunks."""
+        """Set the misfit of samples that are read in chunks; return their number, or the sum of their weights."""
         self.inputs = stream
         over = self._over_all()
         self.inputs = shared = stream.shared(over)
@@ -197,7 +198,7 @@ class Problem:
         return stream.observed
 
     def _over_all(self) -> SampleSum:
-        """Sums over the samples of all processes."""
+        """Return sums over the samples of all processes."""
         return SampleSum(self.processes).of_samples(int(self.processes.gather([len(self.inputs)]).sum()))
 
     def _take(self, source: Samples | None, inputs: Any, weights: Any, model: nn.Module) -> tuple[Any, Stream | None]:
@@ -217,13 +218,13 @@ class Problem:
         return take_samples(self.processes, named, same, most, device_of(model))
 
     def _least_memory(self, memory: float | None) -> float:
-        """What every process can afford: those on one machine share it."""
+        """Return the memory that every process can use; processes on one machine share it."""
         return -self.processes.largest(-(default_memory() / self.processes.here if memory is None else float(memory)))
 
     def _set_first_penalties(self) -> None:
         """Start the search from strong penalties: it weakens them reliably, but rarely strengthens weak ones."""
         if not (self.searched.theta or self.searched.head):
-            return  # the first penalties take two passes over samples that are not held
+            return  # the first penalties take two passes over samples outside memory
         shapes = [shape for _, shape in self.network.parameters if len(shape) > 1]
         few = self.network.n_theta <= MAX_WEIGHTS_WITH_STRONG_START
         fan_in = max((math.prod(shape[1:]) for shape in shapes), default=1) if few else 1
@@ -234,7 +235,7 @@ class Problem:
             self.head_penalty = first.head
 
     def _without_samples_of_no_weight(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """They change nothing, and neither work nor batches should see them."""
+        """Leave out samples of weight zero, which must not count as work or fill batches."""
         kept = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
         if self.processes.all(not kept.any()):
             raise ValueError("sample_weight is zero for every sample of every process: there is nothing to train on")
@@ -257,7 +258,7 @@ class Problem:
 
     @cached_property
     def n_independent(self) -> float:
-        """Observations that intervals count: targets that go together have errors that go together, and are not as many."""
+        """Count independent observations for intervals: errors of related targets are related, so these count as fewer."""
         share = effective_targets(self.misfit) / self.network.n_targets if self.misfit.identity_hessian else 1.0
         return self.n_observed * share
 
@@ -286,12 +287,12 @@ class Problem:
     # -- the model
 
     def theta(self) -> Tensor:
-        """The model's own theta: every trainable parameter outside of the head, as one float64 vector."""
+        """Return the model's theta: every trainable parameter outside the head, as one float64 vector."""
         self.working.follow()
         return self.network.theta()
 
     def W(self) -> Tensor:
-        """The model's own head, its bias as last column."""
+        """Return the model's head, its bias as last column."""
         self.working.follow()
         return self.network.W()
 
@@ -303,39 +304,39 @@ class Problem:
     # -- problems that differ in one thing
 
     def _with(self, passes: PassPlan | None = None, **changed: Any) -> Problem:
-        """The same but for these; passes are planned again, or as given."""
+        """Copy the problem with these changes; passes are given, or planned again."""
         other = copy.copy(self)
         other.__dict__.update(changed)
         other.passes = passes or other.network.pass_plan(other.inputs, other.memory)
         other._first_sample = other._count_before()
-        if isinstance(other.inputs, Stream):  # sums over samples that are not held go by the chunks of the passes
+        if isinstance(other.inputs, Stream):  # sums over samples outside memory use the chunks of the passes
             other.misfit = other.inputs.misfit(other.passes.size, other.misfit.over)
         return other
 
     def with_meter(self, meter: WorkMeter) -> Problem:
-        """The same, its passes counted elsewhere."""
+        """Copy the problem with another meter for its passes."""
         return self._with(self.passes, meter=meter)
 
     def with_passes(self, passes: PassPlan) -> Problem:
-        """The same with other chunks of samples."""
+        """Copy the problem with other chunks of samples."""
         return self._with(passes)
 
     def with_penalties(self, theta: float, head: float) -> Problem:
-        """The same with other numbers in front of the penalties."""
+        """Copy the problem with other penalties."""
         bound = replace(self.theta_penalty, alpha=theta)
         return self._with(self.passes, theta_penalty=bound, head_penalty=head)
 
     def with_eliminator(self, eliminator: Eliminator) -> Problem:
-        """The same with the head eliminated another way."""
+        """Copy the problem with another eliminator."""
         return self._with(eliminator=self._choose_eliminator(eliminator))
 
     def on_samples(self, samples: Tensor) -> Problem:
-        """The same on a part of the samples; work is still counted in passes over all of them."""
+        """Copy the problem for a part of the samples; work still counts passes over all of them."""
         inputs, misfit = self.part(samples)
         return self._with(inputs=inputs, misfit=misfit)
 
     def part(self, samples: Tensor) -> tuple[Batch, Misfit]:
-        """Inputs and misfit of some samples, numbered through all processes: those of them that are here."""
+        """Return inputs and misfit of those samples that are in this process; `samples` number through all processes."""
         here = len(self.inputs)
         own = samples
         if not self.processes.alone:
@@ -348,20 +349,20 @@ class Problem:
 
     @property
     def takes_fast(self) -> bool:
-        """Whether any part of the samples is at hand without reading much more than that, in every process."""
+        """Return whether every process can read any part of the samples without reading much more than that part."""
         return self.processes.all(not isinstance(self.inputs, Streamed) or self.inputs.takes_fast)
 
     def _count_before(self) -> Once[int]:
-        """Samples of the processes before this one, gathered when they are asked for.
+        """Return the number of samples of the processes before this one, gathered at its first use.
 
-        Nothing in it refers to the problem: a cycle would keep its samples until garbage is collected.
+        It must not refer to the problem: a cycle would keep its samples until garbage is collected.
         """
         processes, here = self.processes, len(self.inputs)
         return Once(lambda: int(processes.gather([here])[: processes.rank].sum()))
 
     @property
     def n_samples(self) -> int:
-        """Samples of all processes."""
+        """Return the number of samples of all processes."""
         return self.misfit.over.count(len(self.inputs))
 
     def refined(self, refine: Callable[[nn.Module], nn.Module], memory: float) -> Problem:
@@ -372,5 +373,5 @@ class Problem:
         return self._with(memory=memory, working=working, network=network, theta_penalty=bound)
 
     def held_out(self, inputs: Any, targets: Any, sample_weight: Any = None) -> HeldOut:
-        """Samples to validate on, checked."""
+        """Check samples to validate on and return them."""
         return hold_out(self, inputs, targets, sample_weight)
