@@ -10,7 +10,7 @@ from torch import nn
 
 import gnvpro
 
-SECONDS = 1.5
+SECONDS, PASSES = 1.5, 40.0  # given: so many seconds, or passes if the machine is busy
 WAYS = {
     "auto": {},
     "krylov": {"solver": "krylov"},
@@ -44,10 +44,11 @@ def test_seconds_hold_to_one_and_a_half_times_and_a_pass(way: str) -> None:
     over = []
     for _ in range(2):  # the machine may be busy once
         model = convolutions()
-        one = seconds_of_pass(model, images)
+        one = max(seconds_of_pass(model, images) for _ in range(3))
+        seconds = max(SECONDS, PASSES * one)
         begun = time.perf_counter()
-        result = gnvpro.train(model, images, labels, loss="multinomial", seconds=SECONDS, **WAYS[way])
-        over.append(time.perf_counter() - begun - 1.5 * SECONDS - one)
+        result = gnvpro.train(model, images, labels, loss="multinomial", seconds=seconds, **WAYS[way])
+        over.append(time.perf_counter() - begun - 1.5 * seconds - one)
         if over[-1] <= 0:
             break
     assert min(over) <= 0
