@@ -1,4 +1,4 @@
-"""The evidence of the penalties: how probable the data are when penalties are read as Gaussian priors (MacKay, 1992).
+"""The evidence of the penalties: the probability of the data with penalties as Gaussian priors (MacKay, 1992).
 
 With n samples, noise of variance v (least squares; v = 1 for the other losses) and the priors
 
@@ -21,8 +21,8 @@ and the traces in the derivatives, are small dense algebra:
     d log E / d log a1  =  1/2 (gamma_1 - n a1 |B theta|^2 / v),           gamma_1 = r - a1 tr(S^-1 B'B)
     d log E / d log a2  =  1/2 (gamma_2 - n a2 |W|^2 / v),                 gamma_2 = p - a2 tr((D + a2)^-1 + U S^-1 U')
 
-with U = (D + a2)^-1 T, theta and W held, at which Phi is stationary. gamma counts the parameters that the data determine.
-Where S is too large to be assembled, see `gnvpro.objectives.quadrature`.
+with U = (D + a2)^-1 T and fixed theta and W, at which Phi is stationary. gamma counts the parameters that the data determine.
+If S is too large to be assembled, see `gnvpro.objectives.quadrature`.
 
 Legend: a1 -> theta_penalty, a2 -> head_penalty, v -> noise, A -> theta_block, T -> coupling, D -> head_values, r -> prior_rank.
 """
@@ -47,7 +47,7 @@ from gnvpro.state import State
 
 @dataclass(frozen=True)
 class Penalties(State):
-    """The numbers in front of |B theta|^2 / 2 and |W|^2 / 2."""
+    """The factors of |B theta|^2 / 2 and |W|^2 / 2."""
 
     theta: float
     head: float
@@ -55,7 +55,7 @@ class Penalties(State):
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What is asked of H at a pair of penalties."""
+    """Determinant and traces of H at a pair of penalties."""
 
     log_det: float
     theta_trace: float  # tr(B'B H^-1)
@@ -75,30 +75,30 @@ class JointMatrix(Protocol):
 
 @dataclass(frozen=True)
 class DenseJointMatrix:
-    """The matrix assembled, for every pair of penalties; the head's block in its eigenvectors."""
+    """The assembled matrix, for any pair of penalties; the head's block is diagonal in its eigenvectors."""
 
     theta_block: Tensor  # (q, q)
     prior: Tensor  # B'B, (q, q)
-    coupling: Tensor  # (q, c, f), for c blocks of the head
-    head_values: Tensor  # (f,) eigenvalues of each
-    head_vectors: Tensor  # (f, f) and eigenvectors
-    copies: int  # how many blocks the head has
+    coupling: Tensor  # (q, c, f), for c equal blocks of the head
+    head_values: Tensor  # (f,) eigenvalues of each block
+    head_vectors: Tensor  # (f, f) eigenvectors of each block
+    copies: int  # number of blocks
 
     @property
     def prior_rank(self) -> int:
-        """The rank of B; of a diagonal B'B, as it is for the identity, without its eigenvalues."""
+        """Rank of B; a diagonal B'B, such as the identity, needs no eigenvalues."""
         diagonal = self.prior.diagonal()
         if torch.equal(self.prior, diagonal.diag()):
             return int((diagonal > 0).sum())
         return int(torch.linalg.matrix_rank(self.prior, hermitian=True))
 
     def factor(self, at: Penalties) -> Tensor:
-        """The Cholesky factor of S."""
+        """Return the Cholesky factor of S."""
         U = (self.coupling / (self.head_values + at.head)).flatten(1)
         return damped_cholesky(self.theta_block + at.theta * self.prior - U @ self.coupling.flatten(1).T)[0]
 
     def spectrum(self, at: Penalties) -> Spectrum:
-        """Determinant and traces, from one Cholesky factor of S."""
+        """Return determinant and traces, from one Cholesky factor of S."""
         shifted = self.head_values + at.head
         U = (self.coupling / shifted).flatten(1)
         factor = self.factor(at)
@@ -111,7 +111,7 @@ class DenseJointMatrix:
 
 
 def dense_joint_matrix(point: ReducedPoint, subspace: Subspace, prior: Tensor) -> DenseJointMatrix:
-    """Assemble it: min(n_targets, n_features) backward passes; `prior` is B'B in the coordinates of the subspace."""
+    """Assemble the matrix: min(n_targets, n_features) backward passes; `prior` is B'B in the coordinates of the subspace."""
     values, vectors, copies = head_eigen(point)
     if subspace.count == 0:
         return DenseJointMatrix(prior, prior, values.new_zeros((0, 1, len(values))), values, vectors, copies)
@@ -121,7 +121,7 @@ def dense_joint_matrix(point: ReducedPoint, subspace: Subspace, prior: Tensor) -
 
 
 def head_eigen(point: ReducedPoint) -> tuple[Tensor, Tensor, int]:
-    """Eigenvalues and eigenvectors of the head's block without penalty, and how often it occurs."""
+    """Return eigenvalues and eigenvectors of the head's block without penalty, and the number of equal blocks."""
     misfit = point.problem.misfit
     if misfit.identity_hessian:
         X = misfit.sqrt_weights * point.Z
@@ -134,23 +134,23 @@ def head_eigen(point: ReducedPoint) -> tuple[Tensor, Tensor, int]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence at a point for a pair of penalties, theta and W held."""
+    """The evidence at a point for a pair of penalties, with theta and W fixed."""
 
     log: float  # its logarithm, up to constants of the data and the model
-    noise: float  # variance, the mean over targets; one where the loss is not least squares
+    noise: float  # variance, the mean over targets; one unless the loss is least squares
     theta_gamma: float  # parameters that the data determine, in theta
-    head_gamma: float  # and in the head
+    head_gamma: float  # the same in the head
     slopes: tuple[float, float]  # d log E / d log of the penalties
     targets: tuple[float, float]  # penalties at which the slopes would vanish if nothing else changed (MacKay's)
 
     @property
     def gamma(self) -> float:
-        """How many parameters the data determine."""
+        """Number of parameters that the data determine."""
         return self.theta_gamma + self.head_gamma
 
 
 def evidence(point: ReducedPoint, matrix: JointMatrix, at: Penalties, n_samples: float) -> Evidence:
-    """The evidence around a point, which should be close to a minimum of Phi."""
+    """Return the evidence around a point, which should be close to a minimum of Phi."""
     squares, (n_targets, entries) = point.problem.misfit.identity_hessian, (point.W.shape[0], point.W.numel())
     squared = (
         float(point.problem.theta_penalty.operator.mv(point.theta).square().sum()),
@@ -172,11 +172,11 @@ def evidence(point: ReducedPoint, matrix: JointMatrix, at: Penalties, n_samples:
     return Evidence(fit + prior - 0.5 * of.log_det, noise, *gammas, (slopes[0], slopes[1]), (targets[0], targets[1]))
 
 
-FIRST = 10.0  # penalties to begin with, times the number of samples
+FIRST = 10.0  # first penalties times the number of samples
 
 
 def effective_targets(misfit: Misfit) -> float:
-    """tr(C)^2 / |C|^2 of the targets' covariance C: how many of them are different."""
+    """Return tr(C)^2 / |C|^2 of the targets' covariance C, which counts the different ones."""
     mean = misfit.over.sum(lambda w, C: (w * C).sum(0), misfit.weights, misfit.targets)
     covariance = misfit.over.sum(lambda w, C: (w * (C - mean)).T @ (C - mean), misfit.weights, misfit.targets)
     square = float(covariance.square().sum())
@@ -184,10 +184,10 @@ def effective_targets(misfit: Misfit) -> float:
 
 
 def first_penalties(misfit: Misfit, n_samples: float, fan_in: int) -> Penalties:
-    """Where a search begins: theta's penalty in the units of the misfit, the head's without any.
+    """Return the first penalties of a search: theta's in the units of the misfit, the head's without units.
 
-    A prior under which a unit's sum of `fan_in` inputs has a variance of at most one. For least squares the noise, and the
-    prior's variance with it, falls as the model learns: there no more than FIRST is needed.
+    The prior gives a unit's sum of `fan_in` inputs a variance of at most one. For least squares the noise, and with it the
+    prior's variance, falls as the model learns: FIRST is then the largest first penalty.
     """
     alpha = FIRST / n_samples
     if not misfit.identity_hessian:
@@ -199,11 +199,11 @@ def first_penalties(misfit: Misfit, n_samples: float, fan_in: int) -> Penalties:
     return Penalties(alpha * variance or alpha, alpha)
 
 
-LEAST_GAMMA = 1e-3  # per entry of the head: what rounding leaves of a gamma near zero says nothing
+LEAST_GAMMA = 1e-3  # per entry of the head; a smaller gamma is rounding error
 
 
 def noise_by_target(point: ReducedPoint, found: Evidence, n_samples: float) -> Tensor:
-    """The variance of the noise of each target: residuals, with the parameters that were fitted to them counted."""
+    """Return the variance of each target's noise, from residuals and the number of parameters fitted to them."""
     misfit = point.problem.misfit
     rows = (misfit.weights, point.outputs, misfit.targets)
     squares = misfit.over.sum(lambda w, X, C: (w * (X - C).square()).sum(0), *rows)

@@ -1,9 +1,9 @@
-"""Samples that are not held, as a problem sees them: checked once, then prepared chunk by chunk in every pass.
+"""Samples outside memory: checked once, then prepared chunk by chunk in every pass.
 
-    source (as it comes)  ->  inputs in the model's dtype, target rows in the loss's form, weights that sum to one
+    raw source  ->  inputs in the model's dtype, target rows in the loss's form, weights that sum to one
 
 The first pass checks every sample, counts, and adds up the weights. Every later pass must have the same count and content, in
-any order (see `gnvpro.samples.source`). Samples of weight zero are left out of the chunks, as they are of tensors.
+any order (see `gnvpro.samples.source`). Samples of weight zero are left out of the chunks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import Batch, Streamed
 from gnvpro.samples.source import ChangingSamples, Part, Samples
 
-FEW = 4  # samples by which a model is tried
-CHECKED_ROWS = 10_000  # samples at a time in the first pass
+FEW = 4  # samples on which a model is tried
+CHECKED_ROWS = 10_000  # samples per chunk of the first pass
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Samples as the formulas want them."""
+    """Samples in the form that formulas need."""
 
     inputs: Batch
     targets: Tensor  # (rows, n_targets)
@@ -42,19 +42,19 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Stream(Streamed):
-    """Samples that are not held."""
+    """Samples outside memory."""
 
-    name: str  # for messages: "" or "validation "
+    name: str  # prefix of messages: "" or "validation "
     source: Samples
     model: nn.Module
     few: Batch
-    given_weights: int  # columns of weights, none where samples count the same
-    same_samples: bool  # whether every pass must have the same
+    given_weights: int  # columns of weights; zero if all samples count the same
+    same_samples: bool  # whether every pass must return the same samples
     checked: Checked | None = None
 
     @staticmethod
     def of(name: str, source: Samples, model: nn.Module, same_samples: bool = True) -> Stream:
-        """Before it is checked: enough to try the model."""
+        """Return an unchecked stream, sufficient to try the model."""
         few = source.first(FEW).to(device_of(model))
         inputs = check_inputs(f"{name}inputs", few.inputs, model)
         columns = 0 if few.weights is None else few.weights.shape[1] if few.weights.ndim == 2 else 1
@@ -62,12 +62,12 @@ class Stream(Streamed):
 
     @property
     def weighted(self) -> bool:
-        """Whether samples differ in weight."""
+        """Return whether samples differ in weight."""
         return self.given_weights > 0
 
     @property
     def weight_columns(self) -> int:
-        """One, or as many as outputs where entries differ in weight."""
+        """Return one, or the number of outputs if entries differ in weight."""
         return max(1, self.given_weights)
 
     def __len__(self) -> int:
@@ -75,17 +75,17 @@ class Stream(Streamed):
 
     @property
     def expected(self) -> float:
-        """Samples before they were counted; infinite if the source does not say."""
+        """Samples before counting; infinite if the source does not know."""
         return self.source.expected
 
     @property
     def takes_fast(self) -> bool:
-        """Whether batches can be drawn by number without reading much more than them."""
+        """Return whether batches can be drawn by number without reading much more than these batches."""
         return self.source.takes_fast
 
     @property
     def own_batch_size(self) -> int | None:
-        """Samples in a batch of the user's own loader; None where batches are drawn from all samples."""
+        """Number of samples in a batch of the user's own loader; None if batches are drawn from all samples."""
         if not isinstance(self.source, Loaded) or not self.source.own_batches:
             return None
         return self.source.loader.batch_size or FEW
@@ -93,7 +93,7 @@ class Stream(Streamed):
     # -- the first pass
 
     def check(self, network: SeparableNetwork, loss: Loss) -> Stream:
-        """Check every sample; what cannot be used is a ValueError that names it."""
+        """Check every sample; raise ValueError for an unusable one."""
         total, digest, kept, seen = 0.0, SampleDigest(), [], 0
         for part in self._parts(CHECKED_ROWS):
             inputs = self._inputs(part, seen)
@@ -116,12 +116,12 @@ class Stream(Streamed):
 
     @property
     def observed(self) -> float:
-        """Rows here, or the sum of their weights: how many observations there are."""
+        """Number of observations: rows in this process, or the sum of their weights."""
         known = self._known
         return known.rows * (known.weight if self.weighted else known.count)
 
     def shared(self, over: SampleSum) -> Stream:
-        """With the samples of other processes counted in: weights sum to one over all of them."""
+        """Include the samples of other processes: weights then sum to one over all of them."""
         known = self._known
         weight = float(over.total(torch.tensor(known.weight, dtype=torch.float64)))
         return replace(self, checked=replace(known, everywhere=over.count(known.count), weight=weight))
@@ -144,7 +144,7 @@ class Stream(Streamed):
         return self.checked
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """One pass over all samples that have weight; at its end it must have seen what the first one saw."""
+        """Yield one pass over all samples that have weight; raise at its end if they differ from the first pass."""
         known, digest = self._known, SampleDigest()
         for part in self._parts(size):
             if self.same_samples:
@@ -160,10 +160,10 @@ class Stream(Streamed):
 
     def _prepared(self, part: Part) -> Prepared:
         known = self._known
-        # a batch may have none of its samples in this process
+        # no sample of a batch may be in this process
         inputs = check_inputs(f"{self.name}inputs", part.inputs, self.model, may_be_empty=True, finite=False)
         targets = self._targets(part, inputs, known.network, known.loss, 0)
-        each = known.rows  # of a sample
+        each = known.rows  # rows per sample
         if part.weights is None:
             share = 1.0 / (known.everywhere * each)
             weights = torch.full((targets.shape[0], 1), share, dtype=torch.float64, device=targets.device)
@@ -173,14 +173,14 @@ class Stream(Streamed):
         return Prepared(inputs, by_columns(targets), weights)
 
     def take(self, samples: Tensor) -> Prepared:
-        """Some of the samples, held."""
+        """Read some of the samples into memory."""
         positive = self._known.positive
         chosen = samples.cpu() if positive is None else positive[samples.cpu()]
         part = self.source.take(chosen) if len(chosen) else self.source.first(1)[:0]
         return self._prepared(part.to(device_of(self.model)))
 
     def batches(self, over: SampleSum) -> Iterator[tuple[Batch, Misfit]]:
-        """One pass in the batches of the user's own loader."""
+        """Yield one pass in the batches of the user's own loader."""
         assert isinstance(self.source, Loaded)
         if not over.processes.alone:
             raise ValueError(
@@ -193,7 +193,7 @@ class Stream(Streamed):
             yield made.inputs, whole.scaled(len(part), len(self))
 
     def misfit(self, size: int, holders: SampleSum) -> Misfit:
-        """The misfit over all samples, so many at a time."""
+        """Return the misfit over all samples, in chunks of this size."""
         known = self._known
         rows = len(self) * known.rows
         over = ChunkedSum(holders.processes, holders.samples, chunks=lambda: self.chunks(size))
@@ -202,14 +202,14 @@ class Stream(Streamed):
         return Misfit(known.loss, targets, weights, self.weighted, over)
 
     def held(self, samples: Tensor, count: int, over: SampleSum) -> tuple[Batch, Misfit]:
-        """Inputs and misfit of some samples, of so many in all; scaled as those of tensors are (see `Misfit.take`)."""
+        """Return inputs and misfit of some samples out of `count`, scaled like tensors (see `Misfit.take`)."""
         part = self.take(samples)
         whole = Misfit(self._known.loss, part.targets, part.weights, self.weighted, over.held)
         return part.inputs, whole.scaled(count, len(self))
 
 
 def _has_weight(weights: Tensor) -> Tensor:
-    """Which samples count."""
+    """Return a mask of the samples that count."""
     return weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
 
 
@@ -220,15 +220,15 @@ def device_of(model: nn.Module) -> torch.device:
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """What the first pass found."""
+    """The findings of the first pass."""
 
     network: SeparableNetwork
     loss: Loss
     digest: SampleDigest
-    count: int  # samples that have weight
-    everywhere: int  # with those of other processes
+    count: int  # samples with weight
+    everywhere: int  # the same, over all processes
     weight: float  # of all samples
-    positive: Tensor | None = field(repr=False)  # samples that have weight; None where all have
+    positive: Tensor | None = field(repr=False)  # indices of the samples with weight; None if all have weight
 
     @property
     def rows(self) -> int:

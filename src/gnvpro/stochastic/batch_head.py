@@ -1,36 +1,36 @@
-"""Eliminating the head on a batch, near a head that follows the batches.
+"""Eliminate the head on batches, close to a head that follows all batches.
 
-A batch of a few hundred samples cannot determine a head of hundreds of entries: fitted to the batch alone the head follows
-its noise, and the gradient in theta is biased. There are two ways to hold it.
+A batch of a few hundred samples cannot determine a head of hundreds of entries: a head fitted to the batch alone follows
+its noise, and the gradient in theta is biased. There are two cures.
 
 Plain, the default for least squares, near the head of the batch before:
 
     W_b  =  argmin_W  misfit_b(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2,        W_near <- W_b
 
-With rho it follows the batch only along directions in which the batch knows more than rho, of which there are
+With rho, the head follows the batch only along directions whose curvature on the batch exceeds rho. Their number is
 
     freedom(rho)  =  tr H (H + rho I)^-1                            H the Hessian of misfit_b + a2/2 |W|^2 in W
 
-`proximal="auto"` keeps this number at a share of the samples in the batch (for least squares, where the outputs do not
-compete, the part of each output): each time H is factorised, by one step of Newton's method in log rho. Of H the
-diagonal blocks are taken, one for each output. The share should fall as the learning rate does (`share`): long steps in
-theta want a head that follows, and tolerate its bias; short ones average the noise, and what remains is the bias. Least
+`proximal="auto"` keeps this number at a share of the samples in the batch (for least squares, whose outputs do not
+compete, the number for each output): whenever H is factorised, by one step of Newton's method in log rho. Only the
+diagonal blocks of H count, one for each output. The share should fall with the learning rate (`share`): long steps in
+theta need a head that follows, and tolerate its bias; short ones average the noise, so the bias dominates. Least
 squares is solved directly, other losses by Newton steps with conjugate gradients.
 
 In its running metric, the default for other losses: the head takes a small part of a Newton step on each batch,
 
     W_near  <-  W_near - gain (H + rho I)^-1 g              g the gradient in W at W_near on this batch
 
-with H averaged over the batches of the last while, block by block, and rho a tenth of its mean diagonal. The gradient in
-theta is taken at W_near before the step, where it has no bias from the batch. After 1/gain batches the head has
-seen them all: it is near the eliminated head of as many samples. Its cost is one product with Z more than a plain loop.
-A head that so many samples determine is off by about entries / (2 samples) in the loss, so the memory should hold a
+with H averaged over recent batches, block by block, and rho a tenth of its mean diagonal. The gradient in
+theta is taken at W_near before the step, so it has no bias from the batch. After 1/gain batches the head has
+used as many samples as an eliminated head would need. The cost over a plain loop is one more product with Z.
+A head that n samples determine is off by about entries / (2 n) in the loss, so the memory should hold a
 number of samples for each entry of the head:
 
     gain  =  samples in the batch / (MEMORY * entries of W),        1/2 at most
 
-Blocks leave out how outputs compete, by a factor of two at most for cross-entropy: hence 1/2. A step that would raise the
-batch's own objective is shortened, or not taken.
+Blocks ignore the competition of outputs, by a factor of two at most for cross-entropy: hence 1/2. A step that would raise
+the batch's own objective is shortened, or not taken.
 
 Legend: a2 -> head_penalty, rho -> proximal, W_near -> memory.W, W_b -> BatchFit.W.
 """
@@ -55,53 +55,53 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.state import State
 from gnvpro.stochastic.proximal import Proximal, block_solver, factors
 
-FREEDOM = 0.2  # directions that the head follows, as a share of the samples in a batch,
-FREEDOM_LEAST_SQUARES = 0.05  # and for least squares those of each output
+FREEDOM = 0.2  # directions that the head follows, as a share of the samples in a batch
+FREEDOM_LEAST_SQUARES = 0.05  # the same for least squares, for each output
 FIRST_PROXIMAL = 0.1
-LEAST = 1e-3  # of the mean eigenvalue: the least proximal weight that is found,
-MOST = 1e4  # and the largest
-CHANGE = 2.3  # of its logarithm at a time
-RENEW_AFTER = 20  # batches that a factor serves at most
-RTOL, STEPS = 0.1, 8  # of Newton's method on a batch
+LEAST = 1e-3  # smallest proximal weight over the mean eigenvalue
+MOST = 1e4  # largest proximal weight over the mean eigenvalue
+CHANGE = 2.3  # largest change of its logarithm at a time
+RENEW_AFTER = 20  # largest number of batches that use the same factor
+RTOL, STEPS = 0.1, 8  # relative gradient and largest number of steps of Newton's method on a batch
 METRICS = ("plain", "running")
-MEMORY = 20  # samples that the head remembers, for each of its entries
+MEMORY = 20  # samples in the head's memory, for each of its entries
 MOST_GAIN = 0.5
-SHORTER = (1.0, 0.1, 0.01)  # lengths of a step in the running metric that are tried
-METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two looks at H, and the part of it that is new then
-METRIC_RIDGE = 0.1  # of the mean diagonal of H
-RUNNING = 0.05  # of the running head of least squares is new with each batch
-MAX_PRODUCTS = 60  # of one system
-HALVINGS = 30  # of a step that does not lower the objective
-SMALLEST = 1e-13  # gradient: there is nothing below
-ROUNDING = 1e-14  # of a value
+SHORTER = (1.0, 0.1, 0.01)  # relative lengths of trial steps in the running metric
+METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two updates of H, and the share of the new Hessian
+METRIC_RIDGE = 0.1  # rho over the mean diagonal of H
+RUNNING = 0.05  # share of each batch in the running head of least squares
+MAX_PRODUCTS = 60  # largest number of products for one system
+HALVINGS = 30  # largest number of halvings of a step that does not lower the objective
+SMALLEST = 1e-13  # gradient that counts as zero
+ROUNDING = 1e-14  # relative rounding error of a value
 
 
 @dataclass(frozen=True)
 class HeadMemory(State):
-    """What the next batch's head depends on."""
+    """The state that the next batch's head depends on."""
 
-    W: Tensor  # the head that it is near
+    W: Tensor  # the head to stay close to
     proximal: float
-    factor: Tensor | None = None  # Cholesky's, of an earlier Hessian's diagonal blocks: one for each row of W
-    age: int = 0  # batches that it has served
-    metric: Tensor | None = None  # the running H, a block for each row of W,
-    inverse: Tensor | None = None  # and (H + rho I)^-1
+    factor: Tensor | None = None  # Cholesky factor of the diagonal blocks of an earlier Hessian, one for each row of W
+    age: int = 0  # batches that have used the factor
+    metric: Tensor | None = None  # the running H, a block for each row of W
+    inverse: Tensor | None = None  # (H + rho I)^-1
     running: Tensor | None = None  # a head to predict with, the mean of some batches' heads; None: W
-    batches: int = 0  # that it has seen
+    batches: int = 0  # batches so far
 
     @property
     def reading(self) -> Tensor:
-        """The head to predict with before all samples have been seen."""
+        """Return the head to predict with before all samples have been used."""
         return self.W if self.running is None else self.running
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the memory as plain data for a checkpoint."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True)
 class BatchFit:
-    """A batch's head, the objective there, and what to remember of it."""
+    """A batch's head, its objective, and the next memory."""
 
     W: Tensor
     outputs: Tensor
@@ -111,7 +111,7 @@ class BatchFit:
 
     @cached_property
     def value(self) -> float:
-        """Misfit, penalty and proximal term."""
+        """Misfit plus penalty plus proximal term."""
         return self.inner.value(self.W, self.outputs)
 
 
@@ -121,14 +121,14 @@ class BatchHead:
 
     Args:
         proximal: rho, or "auto".
-        freedom: of "auto": directions that the head may follow, as a share of the samples in the batch (for least
-            squares: to each output). Left out: 0.2, and 0.05 for least squares.
-        rtol: Newton's method ends when the gradient is this much smaller than where it began. Left out: 0.1.
-        steps: or after so many steps. Left out: 8. Least squares is solved directly and refuses both.
-        metric: "plain" or "running". Left out: plain for least squares and where one of the above is given, else running,
+        freedom: for "auto": directions that the head may follow, as a share of the samples in the batch (for least
+            squares: for each output). Default: 0.2, and 0.05 for least squares.
+        rtol: Newton's method ends when the gradient has fallen by this factor. Default: 0.1.
+        steps: largest number of Newton steps. Default: 8. Least squares is solved directly and raises for both.
+        metric: "plain" or "running". Default: plain for least squares and if one of the above is given, else running,
             which takes none of them.
-        gain: of the running metric, the part of a Newton step that the head takes on each batch. Left out: as many samples are
-            remembered as the head needs, 20 for each of its entries.
+        gain: for the running metric, the part of a Newton step that the head takes on each batch. Default: such that
+            the memory holds 20 samples for each entry of the head.
 
     >>> BatchHead(proximal=0.1).first(torch.zeros(1, 2)).proximal
     0.1
@@ -165,11 +165,11 @@ class BatchHead:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether something is given that only the plain metric has."""
+        """Return whether a setting is given that only the plain metric has."""
         return self.proximal != "auto" or any(v is not None for v in (self.freedom, self.rtol, self.steps))
 
     def why_not(self, loss: Loss) -> str | None:
-        """Why it cannot be used for this loss; None where it can."""
+        """Return why this loss cannot be used; None if it can."""
         if not loss.is_least_squares:
             return None
         if (self.rtol, self.steps) != (None, None):
@@ -179,24 +179,24 @@ class BatchHead:
         return None
 
     def first(self, W: Tensor) -> HeadMemory:
-        """The memory before the first batch."""
+        """Return the memory before the first batch."""
         return HeadMemory(W, FIRST_PROXIMAL if isinstance(self.proximal, str) else self.proximal)
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, memory: HeadMemory, share: float = 1.0) -> BatchFit:
-        """The head of one batch; `share` of the freedom, of "auto", is left to it."""
+        """Eliminate the head on one batch; `share` scales the freedom of "auto"."""
         inner = Proximal(Z, misfit, head_penalty, memory.proximal, memory.W)
         if self.follows(misfit):
             return self._follow(replace(inner, proximal=0.0), memory)
         return (self._least_squares if misfit.identity_hessian else self._newton)(inner, memory, share)
 
     def follows(self, misfit: Misfit) -> bool:
-        """Whether the head is near the one of all samples at any time, as it is in the running metric."""
+        """Return whether the head is always close to the eliminated head of all samples, which holds for the running metric."""
         return not (misfit.identity_hessian or self._is_plain or self.metric == "plain")
 
     # -- least squares
 
     def _least_squares(self, inner: Proximal, memory: HeadMemory, share: float) -> BatchFit:
-        """The normal equations, or the solution of minimum norm where nothing bounds their condition."""
+        """Solve the normal equations; find the solution of minimum norm if nothing bounds their condition."""
         if inner.ridge == 0:
             fit = LeastSquares().fit(inner.Z, inner.misfit, 0.0, None)
             return BatchFit(fit.W, fit.outputs, inner, 1, self._following(memory, fit.W))
@@ -208,14 +208,14 @@ class BatchHead:
         factor, _ = damped_cholesky(gram)
         W = torch.cholesky_solve(right, factor).T
         memory = self._following(memory, W)
-        if memory.age % RENEW_AFTER == 1:  # the first batch, and then one in so many
+        if memory.age % RENEW_AFTER == 1:  # at the first batch, and then at every RENEW_AFTER-th
             memory = replace(memory, proximal=self._adapted(factor[None], inner, share))
         outputs = matmul_small(inner.Z, W.T)
         return BatchFit(W, outputs, inner, 1, memory)
 
     @staticmethod
     def _following(memory: HeadMemory, W: Tensor) -> HeadMemory:
-        """Near the last batch's head; a running average of the heads is kept for readings."""
+        """Remember the last batch's head, and a running average of the heads for predictions."""
         seen = memory.batches + 1
         running = torch.lerp(memory.reading, W, max(RUNNING, 1 / seen))
         return replace(memory, W=W, age=memory.age + 1, running=running, batches=seen)
@@ -223,7 +223,7 @@ class BatchHead:
     # -- Newton
 
     def _newton(self, inner: Proximal, memory: HeadMemory, share: float) -> BatchFit:
-        """Newton steps from the head that is near, each by conjugate gradients."""
+        """Take Newton steps from the remembered head, each by conjugate gradients."""
         W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
         value, gradient = inner.value(W, outputs), inner.gradient(W, outputs)
         blocks, age, proximal = memory.factor, memory.age + 1, memory.proximal
@@ -233,7 +233,7 @@ class BatchHead:
         first = norm = float(torch.linalg.vector_norm(gradient))
         most, accuracy, taken = self.steps or STEPS, self.rtol or RTOL, 0
         while taken < most and norm > max(accuracy * first, SMALLEST):
-            # The residual of a system need not be smaller than what the next gradient will be by curvature alone.
+            # A system's residual need not be smaller than the next gradient, to which curvature contributes.
             rtol = max(min(0.3, norm), 0.5 * accuracy * first / norm)
             step = conjugate_gradients(inner.hessian(outputs), -gradient, block_solver(blocks), rtol, MAX_PRODUCTS)
             slope, length = float((gradient * step).sum()), 1.0
@@ -255,7 +255,7 @@ class BatchHead:
     # -- the running metric
 
     def _follow(self, inner: Proximal, memory: HeadMemory) -> BatchFit:
-        """The gradient at the head that follows, which then takes its part of a Newton step."""
+        """Compute the gradient at the remembered head, which then takes a part of a Newton step."""
         W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
         gradient, value = inner.gradient(W, outputs), inner.value(W, outputs)
         memory = self._with_metric(inner, outputs, memory)
@@ -268,7 +268,7 @@ class BatchHead:
 
     @staticmethod
     def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:
-        """The running Hessian, renewed on one batch in eight."""
+        """Return the memory with the running Hessian, renewed on one batch in eight."""
         looks, late = divmod(memory.age, METRIC_AFTER)
         if memory.inverse is not None and late:
             return memory
@@ -281,7 +281,7 @@ class BatchHead:
     # -- the proximal weight
 
     def _adapted(self, blocks: Tensor, inner: Proximal, share: float) -> float:
-        """One step towards the weight at which the head has the freedom it may have."""
+        """Take one step towards the proximal weight with the intended freedom."""
         proximal = inner.proximal
         if self.proximal != "auto":
             return proximal
@@ -291,7 +291,7 @@ class BatchHead:
         size, trace = blocks.shape[0] * blocks.shape[1], float(inverse.diagonal(dim1=1, dim2=2).sum())
         freedom = size - proximal * trace
         decay = proximal * (trace - proximal * float(inverse.square().sum()))  # - d freedom / d log rho
-        least = LEAST * float(blocks.square().sum()) / size  # of H and rho; the traces of both are in the factors
+        least = LEAST * float(blocks.square().sum()) / size  # the traces of H and rho are in the factors
         if wanted >= size:
             return least
         step = (freedom - wanted) / max(decay, 0.05 * freedom, 1e-300)
