@@ -1,4 +1,4 @@
-"""One step of `adam-vpro`: epochs and a reading. See `adam_vpro` for the method."""
+"""One step of `adam-vpro`: epochs and an evaluation (a reading). See `adam_vpro` for the method."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ from gnvpro.stochastic.batch_head import BatchHead
 from gnvpro.stochastic.learning_rate import WARM_UP, cosine, usual_rate
 from gnvpro.stochastic.rotated_adam import Rotated
 
-EPOCH = 2.0  # passes
-LEAST_SHARE = 0.01  # of the head's freedom at the end; for least squares all of it is left (measured)
-READINGS = 50  # of a run, at most, about
-EPOCHS = 4  # between readings of all samples at least: each costs half an epoch; fewer at the beginning:
-EARLY = 2  # times as many epochs as lie between readings have been before;
-FIRST_PART = 2  # times as many samples as a reading sees come before the first one, where these are less than an epoch
-TIMED = 3  # steps that do not move, to know how many the seconds allow: the moments are learnt in them
-FIRST_SAMPLES = 2000  # that the mean gradient remembers at first, and in which the rate rises; 20 steps at most
-RETREAT = 0.25  # times the rate after a failure
-FAILURES = 6  # that are forgiven
-MOST_RESERVED = 0.5  # of the seconds, for the last elimination
-CHANGING = 1.5  # times the first objective that is no failure where samples change
-READ_SEED = 1_000_003  # the samples of a reading are not those of the first batches
+EPOCH = 2.0  # passes per epoch
+LEAST_SHARE = 0.01  # share of the head's freedom at the end; least squares keeps all of it (measured)
+READINGS = 50  # approximate largest number of evaluations of a run
+# smallest number of epochs between evaluations of all samples, which cost half an epoch each; fewer at first
+EPOCHS = 4
+EARLY = 2  # epochs until the next evaluation over epochs so far
+# samples before the first evaluation over the samples of an evaluation, if that is less than an epoch
+FIRST_PART = 2
+TIMED = 3  # unaccepted steps that measure how many steps the seconds allow; the moments are initialised in them
+# samples in the first memory of the mean gradient, over which the rate rises; at most 20 steps
+FIRST_SAMPLES = 2000
+RETREAT = 0.25  # factor of the rate after a failure
+FAILURES = 6  # largest number of failures
+MOST_RESERVED = 0.5  # largest share of the seconds reserved for the last elimination
+CHANGING = 1.5  # tolerated multiple of the first objective if samples change between passes
+READ_SEED = 1_000_003  # makes the samples of an evaluation differ from the first batches
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """A learning rate, or None for the usual one; samples per step; the head on them; whether coordinates are rotated."""
+    """A learning rate (None: the default), samples per step, the head on these, and whether coordinates are rotated."""
 
     lr: float | None
     batch_size: int
@@ -50,43 +53,43 @@ class StepSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamVProState(MethodState):
-    """The state of `adam-vpro` between two readings."""
+    """The state of `adam-vpro` between two evaluations."""
 
     first: Iterate  # the model at the start of training
     steps: BatchState
     pace: Pace
     rate: float
-    reserved: float  # seconds, for the last elimination
+    reserved: float  # seconds reserved for the last elimination
     seed: int
     epoch: int = 0
-    done: int = 0  # batches of this epoch
+    done: int = 0  # completed batches of this epoch
     failures: int = 0
 
 
 class Epochs:
-    """Epochs and a reading: what one call of `AdamVPro.begin` or `step` works on."""
+    """Epochs and an evaluation: the body of `AdamVPro.begin` and `step`."""
 
     def __init__(self, settings: StepSettings, problem: Problem, budget: Budget, seed: int, cache: Cache) -> None:
         self.settings, self.problem, self.seed = settings, problem, seed
-        self.budget = budget  # without what is reserved for the last elimination, once that is known
+        self.budget = budget  # without the reserve for the last elimination, once that is known
         self.n_samples = problem.n_samples
         self.readings = cache.recall("readings", lambda: Readings(problem, seed, READ_SEED), problem)
         self.batch_size = loader_batch_size(problem) or settings.batch_size
         self.few = min(WARM_UP, math.ceil(FIRST_SAMPLES / self.batch_size))
-        # a batch: the last epoch may be cut short; several processes, whose parts of a batch differ, end with an epoch
+        # the last epoch of one process may be cut short; several processes, whose parts of a batch differ, complete it
         self.next_passes = min(2.0, 2 * self.batch_size / self.n_samples) if problem.processes.alone else 2.0
 
     # -- beginning
 
     def begin(self, start: Start) -> AdamVProState:
-        """Evaluate the first model, and see how many passes fit into the seconds."""
+        """Evaluate the first model, and estimate how many passes fit into the seconds."""
         given, begun = self.budget, self.budget.clock()
         self.first = self.readings.first(start)
         taken = (given.clock() - begun) * self.n_samples / self.readings.seen.n_samples
         seconds = min(taken, MOST_RESERVED * max(given.seconds_left, 0.0))
         self.reserved = self.problem.processes.largest(seconds) if math.isfinite(given.seconds) else 0.0
         self.budget = replace(given, seconds=given.seconds - self.reserved)
-        self.epoch = self.done = self.failures = 0  # epochs, batches of this one, failures
+        self.epoch = self.done = self.failures = 0  # epochs, batches of the current one, failures
         self.steps = self._set_out()
         left = self._passes_in_seconds() if math.isfinite(given.seconds) else math.inf
         pace = Pace.begun(self.budget)
@@ -108,7 +111,7 @@ class Epochs:
         return AdamVProState(
             iterate=iterate,
             next_passes=self.next_passes,
-            settles=False,  # the objective of random batches never does
+            settles=False,  # the objective of random batches never settles
             first=self.first,
             steps=self.steps.reached(),
             pace=self.pace,
@@ -121,7 +124,7 @@ class Epochs:
         )
 
     def _set_out(self) -> BatchSteps:
-        """At the first model, with an optimiser that has no past."""
+        """Return the steps from the first model, with a new optimiser."""
         head = self.settings.batch_head
         return self._from(BatchState.at(self.problem, head, self.first.theta, self.first.W))
 
@@ -130,7 +133,7 @@ class Epochs:
         return BatchSteps(self.problem, self.settings.batch_head, kernel, self.batch_size, state)
 
     def _passes_in_seconds(self) -> float:
-        """How many fit into the seconds, by the median of a few steps."""
+        """Estimate how many passes fit into the seconds, by the median of a few steps."""
         times = [self.budget.clock()]
         for batch in itertools.islice(self._batches(0), TIMED):
             self.steps.step(batch, 0.0)
@@ -148,7 +151,7 @@ class Epochs:
         return self.budget.passes_left < self.next_passes or late
 
     def step(self, state: AdamVProState) -> tuple[AdamVProState, StepReport | Status]:
-        """One epoch or several, each in an order of its own."""
+        """Run one epoch or several, each in another order."""
         self.take_up(state)
         if self.problem.processes.all(self.budget.seconds_left <= 0):
             return state, Status.SECONDS_SPENT
@@ -171,31 +174,31 @@ class Epochs:
         return "rotated" if self.settings.rotate else None
 
     def _model(self) -> Tensor:
-        """Theta as it is read."""
+        """Return theta for an evaluation."""
         return self.steps.mean if self.problem.misfit.identity_hessian else self.steps.theta.clone()
 
     @property
     def _tolerated(self) -> float:
-        """Times the first objective; readings of samples that change from pass to pass differ."""
+        """Return the tolerated multiple of the first objective; evaluations differ if samples change between passes."""
         return CHANGING if getattr(self.problem.inputs, "same_samples", True) is False else 1.0
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget has no room for another batch."""
+        """Return whether the budget has no room for another batch."""
         return self.budget.passes_left < self.next_passes or self._out_of_seconds
 
     @property
     def _out_of_seconds(self) -> bool:
-        """Asked within an iteration; several processes ask each other after it."""
+        """Return whether the seconds are spent, within an iteration; several processes compare only after it."""
         return self.problem.processes.alone and self.budget.seconds_left <= 0
 
     def _batches(self, epoch: int, first: int = 0) -> Iterator[RandomBatch]:
-        """The batches of an epoch, all of one size: what is left over waits for another epoch's order."""
+        """Yield the batches of an epoch, all of one size; the remaining samples wait for another epoch's order."""
         every = random_batches(self.problem, self.batch_size, self.seed, epoch, first=first)
         return (batch for batch in every if batch.count == self.batch_size or batch.of_loader)
 
     def _next_batches(self) -> Iterator[RandomBatch]:
-        """The batches of an epoch, or at first those of a part: half as many as were before, and more than a few."""
+        """Yield the batches of an epoch; at first of a part: half as many samples as before, and more than a few."""
         batches = self._batches(self.epoch, self.done)
         alone = self.problem.processes.alone and loader_batch_size(self.problem) is None
         least = math.ceil(FIRST_PART * self.readings.seen.n_samples / self.batch_size)
@@ -207,7 +210,7 @@ class Epochs:
         return batches
 
     def _run_epochs(self, rate: float) -> bool:
-        """Steps on all batches until the next reading, of the epochs before it; whether all of them were finite."""
+        """Take steps on all batches until the next evaluation; return whether all were finite."""
         least = EPOCHS * self.readings.seen.n_samples / self.n_samples
         most = min(max(self.pace.total / EPOCH / READINGS, least), self.epoch / EARLY)
         for _ in range(max(1, int(most))):

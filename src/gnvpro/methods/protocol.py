@@ -1,9 +1,9 @@
-"""What training methods and solvers look like from outside.
+"""The protocols of training methods and solvers.
 
-A `Method` is a frozen dataclass: its fields are its settings, its repr is what a checkpoint compares. It is two functions of
+A `Method` is a frozen dataclass: its fields are its settings, and checkpoints compare its repr. It is two functions of
 values: `begin` evaluates the first model of a problem (a network and samples) and returns a `MethodState`; `step` returns the
-next one, and what it tried. A state is all that the method remembers, so a checkpoint is a state and nothing else. What can
-be computed again is in a `Cache` that belongs to the run.
+next state, and a report of what it tried. The state is the method's whole memory, so a checkpoint is a state and nothing else.
+Results that can be computed again are in a `Cache` that belongs to the run.
 
     GNvpro          trust region on the reduced objective                    head eliminated at every point
     GaussNewton     the same trust region on the full objective              theta and W together
@@ -11,7 +11,7 @@ be computed again is in a `Cache` that belongs to the run.
     AdamVPro        stochastic gradients, reduced loss of each batch
     TorchOptimizer  stochastic gradients, full objective
 
-A `Solver` makes the steps of GNvpro: exact ones, steps from Krylov spaces, quasi-Newton steps, or your own.
+A `Solver` makes the steps of GNvpro: exact steps, steps from Krylov spaces, quasi-Newton steps, or a user's.
 """
 
 from __future__ import annotations
@@ -35,49 +35,49 @@ from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.problem import Problem
 from gnvpro.state import State
 
-USUAL_WORK = 600.0  # of methods that do not end by themselves
+USUAL_WORK = 600.0  # default limit of methods that do not end by themselves
 
 
 @dataclass(frozen=True)
 class Start(State):
-    """Where a method begins: theta, and what an earlier batch or level left for it."""
+    """The start of a method: theta, and results of an earlier batch or level."""
 
     theta: Tensor
     W: Tensor | None = None
     bound: Bound | None = None
     follows_batch: bool = False  # whether it follows another batch of the same level
-    seed: int = 0  # of everything random
+    seed: int = 0  # seed of all random choices
 
     @property
     def warm(self) -> WarmStart | None:
-        """The given head as a start for the first elimination."""
+        """Return the given head as a start for the first elimination."""
         return None if self.W is None else WarmStart(self.W)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Work and seconds that may still be spent, as the meter and the clock run; each is infinite where it is no limit."""
+    """Work and seconds left, by the meter and the clock; infinite without a limit."""
 
     meter: WorkMeter
-    limit: float  # work units on the meter at which to stop
-    share: float = 1.0  # of the training set that is trained on
-    seconds: float = math.inf  # on the clock at which to stop
-    clock: Callable[[], float] = time.perf_counter  # seconds of the run so far, those before it was resumed included
-    smallest: Callable[[float], float] = float  # of a number in all processes, whose clocks differ
+    limit: float  # reading of the meter, in work units, at which to stop
+    share: float = 1.0  # share of the training set that is trained on
+    seconds: float = math.inf  # reading of the clock at which to stop
+    clock: Callable[[], float] = time.perf_counter  # seconds of the run, including those before a resume
+    smallest: Callable[[float], float] = float  # smallest of a number in all processes, whose clocks differ
 
     @property
     def seconds_left(self) -> float:
-        """Seconds by the clock; infinite where they are no limit."""
+        """Seconds left by the clock; infinite without a limit."""
         return self.seconds - self.clock()
 
     @property
     def passes_left(self) -> float:
-        """Passes over the samples trained on."""
+        """Passes left over the samples trained on."""
         return (self.limit - self.meter.work) / self.share
 
     @property
     def products_left(self) -> float:
-        """Products with the curvature that are affordable beside a trial and its gradient, by work and by the last passes."""
+        """Products with the curvature that are affordable after a trial and its gradient, by work and by the last passes."""
         by_work = (self.passes_left - 2) / 2
         if self.seconds == math.inf:
             return by_work
@@ -87,26 +87,26 @@ class Budget:
 
 @dataclass(frozen=True)
 class Iterate(State):
-    """A model on the way, and what it achieves on the samples trained on."""
+    """A model during training, and its values on the samples trained on."""
 
     theta: Tensor
     W: Tensor  # the head, its bias as last column
     value: float  # Phi
     misfit: float  # the mean loss
-    accuracy: float | None  # the share of samples classified right; None if the loss does not classify
+    accuracy: float | None  # share of samples classified correctly; None if the loss does not classify
     provisional: bool = False  # whether the head is still to be eliminated over all samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodState(State):
-    """The state of a method between two steps: subclass it, as a frozen dataclass, to add what your method remembers.
+    """The state of a method between two steps: subclass it, as a frozen dataclass, to add what the method needs to store.
 
     Args:
         iterate: the last accepted model.
         gradient_norm: the norm of the objective's gradient there; None if it is unknown.
         next_passes: passes over the samples that the next step needs at least.
-        bound: the radius or damping with which a following batch should begin, if the method has one.
-        settles: whether a standstill of the objective is an end; False while a better kind of steps is still to come.
+        bound: the first radius or damping for a following batch, if the method has one.
+        settles: whether a standstill of the objective ends the run; False if better steps are still to come.
     """
 
     iterate: Iterate
@@ -141,18 +141,18 @@ class Reached(Protocol):
 
 
 def iterate_at(point: Reached) -> Iterate:
-    """The model at a point, without what its derivatives are computed from."""
+    """Return the model at a point, without the data for its derivatives."""
     return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Train on random parts of the training set in turn, each for a few iterations.
+    """Train on random parts of the training set one after another, each for a few iterations.
 
     Args:
         size: samples per batch.
-        iterations: on each batch.
-        sweeps: over all batches, reshuffled each time; without it, as many as the work budget allows.
+        iterations: number of iterations on each batch.
+        sweeps: number of passes over all batches, reshuffled each time. Default: as many as the work budget allows.
     """
 
     size: int
@@ -168,19 +168,19 @@ class Batches:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A way to train; subclass it, as a frozen dataclass, for a way of your own.
+    """A training method; subclass it, as a frozen dataclass, to write another one.
 
     Args:
-        head: the name of the last layer; found by running the model when not given.
-        eliminator: how the head is eliminated; chosen by the loss and the size of the head when not given.
-        levels: how often to train; between, the network is refined by its `prolongated()` (see `gnvpro.networks.NeuralODE`).
-            `result.model` is then the deepest network; the model given stays as trained on the first level.
-        memory: bytes for passes over samples and for the solver. Where a forward pass does not fit, part of it is not kept but
-            computed again for every derivative: slower, and the same result. Left out: an eighth of the machine's memory, or
-            half of what is free where that is less. The data, and features and outputs in float64, come on top.
-        seed: of everything random, which is the order of batches.
+        head: name of the last layer. Default: found by running the model.
+        eliminator: how the head is eliminated. Default: chosen by the loss and the size of the head.
+        levels: number of trainings; between two, `prolongated()` of the network refines it (see `gnvpro.networks.NeuralODE`).
+            `result.model` is then the deepest network; the given model stays as trained on the first level.
+        memory: bytes for passes over samples and for the solver. If a forward pass does not fit, a part of it is computed
+            again for every derivative instead of stored: slower, with the same result. Default: an eighth of the machine's
+            memory, or half of the free memory if that is less. The data, and features and outputs in float64, are extra.
+        seed: seed of all random choices, that is, the order of batches.
 
-    A subclass that has a `__post_init__` calls `super().__post_init__()` in it, which checks these.
+    A subclass with a `__post_init__` calls `super().__post_init__()` in it, which checks these settings.
     """
 
     head: str | None = None
@@ -189,7 +189,7 @@ class Method(ABC):
     memory: float | None = None
     seed: int = 0
     name: ClassVar[str] = "own"
-    whole_set: ClassVar[bool] = True  # whether a step sees all samples that it is given
+    whole_set: ClassVar[bool] = True  # whether a step uses all samples that it is given
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -210,21 +210,21 @@ class Method(ABC):
         """
 
     def parts(self) -> Batches | None:
-        """Parts of the samples to train on in turn; None for all of them, or where the method draws its own batches."""
+        """Return the parts of the samples to train on; None for all samples, or if the method draws batches itself."""
         return None
 
     def plan(self, problem: Problem) -> tuple[str, ...]:
-        """Return which rules chose what for this problem, one sentence per choice."""
+        """Return the choices made for this problem, one sentence per rule."""
         return ()
 
     def why_not(self, problem: Problem) -> str | None:
-        """Why it cannot train this problem, said before any work; None where it can."""
+        """Return why this method cannot train the problem, before any work; None if it can."""
         return None
 
     def usual_work(self, by_seconds: bool = False) -> float:
-        """Work units where none are given, and seconds are or are not.
+        """Return the default limit in work units; `by_seconds` if seconds are given.
 
-        Without limit: the run ends when its objective has settled. On batches an objective never settles.
+        Infinite: the run ends when its objective has settled. On random batches an objective never settles.
         """
         return math.inf if by_seconds or self.parts() is None else USUAL_WORK
 
@@ -244,7 +244,7 @@ class BatchedMethod(Method):
             )
 
     def parts(self) -> Batches | None:
-        """The batches."""
+        """Return the batches."""
         return self.batches
 
 
@@ -253,13 +253,13 @@ class Solver(Protocol):
 
     @property
     def name(self) -> str:
-        """What the history calls its steps."""
+        """Name of its steps in the history."""
 
     def why_not(self, problem: Problem) -> str | None:
-        """Why it cannot be used for this problem; None where it can."""
+        """Return why this solver cannot be used for the problem; None if it can."""
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> Any:
-        """Evaluate the first model, as `Method.begin` does."""
+        """Evaluate the first model, like `Method.begin`."""
 
     def step(self, problem: Problem, state: Any, budget: Budget, cache: Cache) -> tuple[Any, StepReport | Status]:
-        """Take one step, as `Method.step` does."""
+        """Take one step, like `Method.step`."""

@@ -1,10 +1,10 @@
 """One run of `pde.solve`: iterations of the loop within a budget, watched, checked on fresh points, resumable.
 
 Every few iterations the residuals are measured on fresh points (`refine`): equations that overfit get more points, and the
-penalty on the head is lowered where it is larger than the misfit. The loop then begins again from the same field.
+penalty on the head is lowered if it is larger than the misfit. The loop then restarts from the same field.
 
-New points move the head at once and the features later, so the last field of a run is not its best. What is kept is the field
-with the smallest residuals on fresh points, among those that were looked at and the last; they are reported on other ones.
+New points change the head at once and the features later, so the last field of a run is not its best. The run keeps the field
+with the smallest residuals on fresh points, among the measured fields and the last one, and reports residuals on other points.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from gnvpro.training.history import Record
 from gnvpro.training.journal import Journal
 from gnvpro.training.listeners import Listener
 
-FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, where the run chooses it
-ENOUGH = 2.0  # the factor by which Phi falls between two looks that is not slow
-SOLVED = 1e-24  # misfit relative to the zero field, below which wider features have nothing to add
-CHECK_EVERY = 10  # iterations between two looks at fresh points
-REPORTED = 500_000  # added to the seed for the points of the report, which nothing was chosen by
+FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, unless it is given
+ENOUGH = 2.0  # Phi must fall by this factor between two checks, or progress is slow
+SOLVED = 1e-24  # misfit relative to the zero field, below which wider features cannot help
+CHECK_EVERY = 10  # iterations between two checks on fresh points
+REPORTED = 500_000  # added to the seed for the points of the report, which influence no choice
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Settings:
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     processes: Processes = ALONE
-    widen: Callable[[Field, int], str] | None = None  # adds features to a field, for the so manieth time
+    widen: Callable[[Field, int], str] | None = None  # adds features to a field; receives the number of times
 
     @property
     def has_budget(self) -> bool:
-        """Whether the run ends at a time or a count."""
+        """Return whether the run has a limit on time or iterations."""
         return self.seconds is not None or self.iterations is not None
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Run:
     ) -> None:
         self.field, self.settings, self.meter = field, settings, WorkMeter(1)
         self.processes = processes = settings.processes
-        first = processes.is_first  # which alone writes files and has listeners
+        first = processes.is_first  # only the first process writes files and has listeners
         self.journal = Journal(settings.checkpoint if first else None, listeners if first else [])
         self.refinement = Refinement(equations, settings.seed)
         self.system = System(field, equations, processes=processes)
@@ -117,15 +117,15 @@ class Run:
         self.spent = 0.0
         self.checked_misfit: float | None = None
         self.best: Kept | None = None
-        self.before = math.inf  # Phi at the last look
+        self.before = math.inf  # Phi at the last check
         self.of_zero = zero_value(self.system)
-        chosen = settings.widen is not None  # features that trials have found need no other first weights
+        chosen = settings.widen is not None  # features chosen by trials need no other first weights
         self.first, self.tried = self.system.x(), chosen or not (settings.spread and self.system.linear)
         self.widened = 0
         self.region: TrustRegion[EquationPoint] | None = None
 
     def _agree(self) -> None:
-        """Processes begin with the same equations, and with the parameters and constants of the first."""
+        """Give all processes the same equations, and the parameters and constants of the first."""
         if self.processes.alone:
             return
         budget = {"iterations": repr(self.settings.iterations), "seconds": repr(self.settings.seconds)}
@@ -138,7 +138,7 @@ class Run:
     # -- the loop
 
     def run(self) -> Status:
-        """Go on until the run is over."""
+        """Run the loop until it ends."""
         journal = self.journal
         if journal.status is not Status.RUNNING:
             self._keep()
@@ -180,7 +180,7 @@ class Run:
     def _begin(
         self, theta: torch.Tensor, W: torch.Tensor, bound: Damping | None = None, restored: bool = False
     ) -> None:
-        """The loop on the system as it is."""
+        """Start the loop on the current system."""
         objective = self.ways.objective(self.system, self.penalty, self.meter)
         point = objective.restored(theta, W) if restored else objective.start(theta, W)
         if point.fit is None:
@@ -189,13 +189,13 @@ class Run:
         self.check = Check(self.system, self.settings.seed)
 
     def _begin_again(self, bound: Damping | None) -> None:
-        """From the same field, with what was changed."""
+        """Restart the loop from the same field on the changed system."""
         assert self.region is not None
         point = self.region.point
         self._begin(point.theta, point.W, bound)
 
     def _look(self) -> str | None:
-        """Measure the residuals on fresh points; change points, penalty and way where that says so."""
+        """Measure the residuals on fresh points; change points, penalty and way if they require it."""
         assert self.region is not None
         point, bound = self.region.point, self.region.bound
         seen = self.check.seen(point.theta, point.fitted)
@@ -206,7 +206,7 @@ class Run:
         self.best = self._better(self.checked_misfit)
         slow, notes = self.before < ENOUGH * point.value, []
         if self.ways.look(point.value, self.of_zero):
-            bound = None  # of other variables
+            bound = None  # it belongs to other variables
             notes.append("head: eliminated")
         which = self.refinement.needing(self.system, point.fitted, seen, slow) if self.settings.grow else []
         if which:
@@ -226,7 +226,7 @@ class Run:
         return "; ".join(notes) or None
 
     def _try_other_weights(self, own: float) -> str | None:
-        """Go on from other first weights if they lead further than this misfit."""
+        """Continue from other first weights if they lead below this misfit."""
         self.tried = True
         objective = self.ways.objective(self.system, self.penalty, self.meter)
         found = better_start(objective, self.check, self.first, own, self._is_late)
@@ -264,7 +264,7 @@ class Run:
         return self.settings.clock() - self.begun
 
     def _better(self, misfit: float, anew: bool = False) -> Kept:
-        """The best field so far, if the one here has this misfit on fresh points; `anew` takes the one here."""
+        """Return the best field so far, given the misfit of the current one on fresh points; `anew` takes the current one."""
         assert self.region is not None
         point = self.region.point
         if self.best is not None and not misfit < self.best.misfit and not anew:
@@ -272,7 +272,7 @@ class Run:
         return Kept(math.inf if math.isnan(misfit) else misfit, point.theta, point.W, len(self.journal.history))
 
     def _keep(self) -> None:
-        """The best field, or where nobody looked the last, goes into the module."""
+        """Store the best field, or the last one if none was measured, in the module."""
         assert self.region is not None
         point = self.region.point
         last = math.nan if self.best is None else self.check.misfit(self.check.seen(point.theta, point.fitted))
@@ -285,7 +285,7 @@ class Run:
             )
 
     def residuals(self) -> list[Residual]:
-        """How well the equations hold at the end."""
+        """Measure the final residuals on new points."""
         theta, W = self.kept.theta, self.kept.W
         fit = fit_at(self.system, self.system.carry(theta), theta, W, self.penalty)
         assert fit is not None
@@ -333,7 +333,7 @@ class Run:
         return fingerprint(self.field, tensors, {**settings, "seed": self.settings.seed})
 
     def _state(self) -> dict[str, Any]:
-        """All that `resume` needs."""
+        """Return everything that `resume` needs."""
         assert self.region is not None
         point = self.region.point
         state = {
@@ -343,7 +343,7 @@ class Run:
             "bound": saved(self.region.bound),
             "below_rounding": self.region.below_rounding,
             "penalty": self.penalty,
-            "weights": self.system.weights,  # balanced ones are of the first constants
+            "weights": self.system.weights,  # balanced weights belong to the first constants
             "of_zero": self.of_zero,
             "added": self.refinement.added(self.system),
             "widened": self.widened,
@@ -359,7 +359,7 @@ class Run:
         return {name: saved(value) for name, value in state.items()}
 
     def resume(self, path: Path) -> None:
-        """Take up the run that the checkpoint is of."""
+        """Continue the run of this checkpoint."""
         content = self.processes.from_first(lambda: checkpoint.load(path))
         self.journal.resume(path, content, self.identity)
         for _ in range(content["widened"]):
@@ -377,6 +377,6 @@ class Run:
         self.checked_misfit, self.before, self.spent = content["checked_misfit"], content["before"], content["seconds"]
         self.tried = content["tried"]
         self.best = None if content["best"] is None else Kept(**content["best"])
-        # Budgets may be raised on the way; any other end is final.
+        # a limit may be raised between runs; any other end is final
         if self.journal.status in (Status.SECONDS_SPENT, Status.ITERATIONS_SPENT, Status.SETTLED):
             self.journal.status = Status.RUNNING

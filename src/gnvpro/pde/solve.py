@@ -1,14 +1,14 @@
-"""`pde.solve`: a field and equations in; the field solved, the history and the residuals on fresh points out.
+"""`pde.solve`: takes a field and equations; returns the solved field, the history and the residuals on fresh points.
 
     x = (theta, constants)     the head eliminated at every x             `objective`, `eliminate`
     step                       damped Gauss-Newton on the rows            `minimize.row_model`
     loop                       the library's trust region                 `core`
 
-For linear equations the head is eliminated exactly (history: solver "rows"). Others begin with theta and head together
-("joint rows"), and go on with the head eliminated by Newton's method ("newton rows") where that gains more (`ways`). Every few
-iterations the residuals are measured on fresh points; where they are several times as large as on the points themselves,
-those equations get more points where the residual is large (`refine`). So it does with a tenth of the penalty on the head
-where that has come to be larger than the misfit. The field with the smallest residuals on fresh points is kept (`run`).
+For linear equations the head is eliminated exactly (history: solver "rows"). Other equations start with theta and head together
+("joint rows"), and continue with the head eliminated by Newton's method ("newton rows") if that gains more (`ways`). Every few
+iterations the residuals are measured on fresh points. Equations whose residuals are several times as large there get more
+points in regions of large residuals (`refine`). If the penalty on the head exceeds the misfit, it falls to a tenth.
+The run keeps the field with the smallest residuals on fresh points (`run`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A field, how good it is, and how it came about.
+    """The solution, its quality, and the course of the run.
 
-    `error` is an estimate of the field's relative error (L2), from one more linear solve on points and features that the run
+    `error` estimates the field's relative error (L2) by one more linear solve on points and features that the run
     did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance.
     """
 
@@ -121,29 +121,29 @@ def solve(
     """Solve the equations for the field, in place.
 
     Args:
-        u: the field; its features start from the parameters they have.
+        u: the field; its features start from their current parameters.
         equations: `pde.Equation` objects about it.
-        seconds: budget. With neither seconds nor iterations the run ends when the residuals on fresh points hardly fall any
-            more (`Status.SETTLED`, see `gnvpro.training.convergence`).
-        seed: of the fresh points.
-        iterations: cap on the trial steps.
+        seconds: time limit. Without seconds and iterations the run ends when the residuals on fresh points no longer
+            fall (`Status.SETTLED`, see `gnvpro.training.convergence`).
+        seed: seed of the fresh points.
+        iterations: largest number of trial steps.
         tolerance: relative error up to which the equations count as solved: `result.solved`.
-        head_penalty: alpha in alpha/2 |W|^2, never squared on the way. By default 1e-15, and a tenth of that whenever it comes
-            to be larger than the misfit, down to 1e-20.
-        grow: whether equations that overfit their drawn points get as many again, where the residual is large.
+        head_penalty: alpha in alpha/2 |W|^2, never squared on the way. Default: 1e-15, divided by ten whenever it
+            exceeds the misfit, down to 1e-20.
+        grow: whether equations that overfit their drawn points get as many again, in regions of large residuals.
         head: "eliminated" at every step, or moving "together" with the features; linear equations are always solved with the
-            head eliminated. By default ("auto") a run with nonlinear equations takes whichever gains more.
-        spread: whether a run of linear equations that gets nowhere in its first thirty iterations is tried once with larger
-            first weights, along all axes and along each (`gnvpro.pde.spread`); the history says which were taken.
+            head eliminated. Default ("auto"): a run with nonlinear equations uses whichever gains more.
+        spread: whether a run of linear equations without progress in its first thirty iterations is tried once with larger
+            first weights, along all axes and along each (`gnvpro.pde.spread`); the history records the choice.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
-            `gnvpro.Checkpoint` that says how often.
-        resume: whether to go on from the checkpoint if the file exists; the result is the same as of a run never interrupted.
+            `gnvpro.Checkpoint` with the interval.
+        resume: whether to continue from the checkpoint if the file exists; the result is the same as without an interruption.
         progress: whether to show a progress bar.
-        listeners: what watches the run, as in `gnvpro.train`: functions of one `Record`, called when the field holds the last
-            accepted parameters, or objects that hear of every record.
-        clock: what the budget is measured by, `time.process_time` for processor seconds.
+        listeners: watchers of the run, as in `gnvpro.train`: functions of one `Record`, called when the field holds the last
+            accepted parameters, or listener objects that receive every record.
+        clock: measures the time limit; `time.process_time` for CPU time.
         process_group: processes that make the same call, such as `torch.distributed.group.WORLD`: each carries a part of the
-            points through the network. Left out: this process alone.
+            points through the network. Default: this process alone.
         policy: thresholds, among them the rows on trials of features, for a field given by its domain.
 
     Returns:
@@ -152,7 +152,7 @@ def solve(
         ended it with an error of the order of the solution.
 
     Raises:
-        ValueError: the equations cannot be solved as stated; the message says what to do.
+        ValueError: the equations cannot be solved as stated; the message names the remedy.
 
     Example:
         >>> import torch, gnvpro
@@ -219,7 +219,7 @@ def _marched(
     listeners: list[Listener],
     tolerance: float,
 ) -> Result:
-    """The result of marching in time."""
+    """Return the result of marching in time."""
     assert u.domain is not None
     assert u.domain.time is not None
     made = march(u, equations, seed, rows, spent, seconds, listeners)

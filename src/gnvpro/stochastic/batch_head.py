@@ -117,7 +117,7 @@ class BatchFit:
 
 @dataclass(frozen=True)
 class BatchHead:
-    """How the head is eliminated on batches.
+    """Settings of the elimination on batches.
 
     Args:
         proximal: rho, or "auto".
