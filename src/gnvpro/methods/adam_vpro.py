@@ -5,19 +5,19 @@
                         g     = J' (G W_b) + alpha_1 B'B theta                      one pass backward
                         theta = theta - rate(progress) * direction(g)               see `rotated_adam`, `learning_rate`
 
-An iteration is an epoch, several where the budget is large, or at first a part of one where the samples are many; the last
-one ends with the budget. The first steps remember few gradients, and of the first ones of a budget of seconds, which are timed,
-none moves theta. After it comes a reading (`readings`), for the history and the validation: of a random part of
-the samples where these are many more than a reading needs, and for least squares of the mean of the last thetas (see
-`batch_steps`) with an eliminated head; of other losses with the head that follows the batches. However the run ends, the head
-is then eliminated over all samples (`gnvpro.training.keeper`); of a budget of seconds, as many are put aside for it as the
-first elimination would have taken on all of them. Neither is counted as work; eliminations are counted as inner seconds. A
-head that has a freedom on a batch loses it with the learning rate (not for least squares).
+An iteration is an epoch, several epochs for a large budget, or at first a part of one if there are many samples; the last
+one ends with the budget. The first steps average few gradients; with a limit in seconds, the first of them are timed and do
+not move theta. A reading (`readings`) follows each iteration, for the history and the validation. It evaluates a random part of
+the samples if there are many more than a reading needs. For least squares it evaluates the mean of the last thetas (see
+`batch_steps`) with an eliminated head; for other losses the head that follows the batches. However the run ends, the head
+is then eliminated over all samples (`gnvpro.training.keeper`); a limit in seconds reserves the predicted time of one
+elimination on all samples for it. Neither counts as work; eliminations count as inner seconds. The freedom of a batch's head
+falls with the learning rate (not for least squares).
 
 The learning rate is relative to the size of the weights (`batch_steps`). For least squares it follows from the samples in a
-batch and the number of steps, else it is the same for all (`learning_rate`); it falls along a cosine that ends with the
-budget, of work or of seconds. Where an iteration ends in a higher objective than training began with, or in no number at
-all, it begins again with a quarter of the rate.
+batch and the number of steps, else it is the same for all (`learning_rate`); it falls along a cosine to zero at the end of the
+budget, in work or in seconds. If an iteration ends with an objective above the first one, or not finite, it is repeated
+with a quarter of the rate.
 
 Legend: alpha_1 -> theta_penalty, G -> gradient of the misfit in the outputs, W_b -> BatchFit.W.
 """
@@ -37,8 +37,8 @@ from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.stochastic.batch_head import BatchHead
 
-BATCH, SQUARES_BATCH = 128, 512  # samples, where there are enough of them: a batch's head of least squares wants more
-PARTS = 16  # batches that an epoch has at least
+BATCH, SQUARES_BATCH = 128, 512  # samples, if there are enough; a least-squares head needs more on a batch
+PARTS = 16  # smallest number of batches in an epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +47,16 @@ class AdamVPro(Method):
 
     Args:
         lr: the learning rate at the start, relative to the size of the weights: 0.1 changes each by a tenth of what is usual in
-            its tensor. Left out: 0.1; for least squares more for large batches and less for long runs.
-        batch_size: samples per step. Left out: 512 for least squares, else 128; a sixteenth of the samples where that is less.
+            its tensor. Default: 0.1; for least squares more for large batches and less for long runs.
+        batch_size: samples per step. Default: 512 for least squares, else 128; at most a sixteenth of the samples.
         batch_head: how the head is held near the last one on a batch.
         rotate: whether ADAM runs in the eigenvectors of each layer's second moments.
-        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`; the eliminator is for the head of the first
-            reading, for the last elimination, and of least squares for all readings.
+        head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`; the eliminator serves the first reading, the
+            last elimination, and for least squares all readings.
 
-    The rate ends at zero where the budget of `work` or `seconds` does, not where `iterations` or `patience` end a run. A run
-    that is taken up with a larger budget goes on with the rate that this one has there: not the run that had it from the start.
+    The rate falls to zero at the limit of `work` or `seconds`, not when `iterations` or `patience` end a run. A run that
+    continues with a larger limit starts from the small rate at its old limit, unlike a run with the larger limit from the
+    start.
 
     >>> AdamVPro().samples_per_batch(100_000, squares=True), AdamVPro().samples_per_batch(800, squares=False)
     (512, 50)
@@ -85,7 +86,7 @@ class AdamVPro(Method):
         return None if trouble is None else f"AdamVPro: batch_head cannot be used: {trouble}"
 
     def usual_work(self, by_seconds: bool = False) -> float:
-        """Work units where none are given: the learning rate needs an end to fall to."""
+        """Return the default limit in work units, because the learning rate needs an end to fall to."""
         return math.inf if by_seconds else USUAL_WORK
 
     def samples_per_batch(self, samples: int, squares: bool) -> int:

@@ -6,11 +6,11 @@ a step from a Krylov space.
     begin     with cheap steps if an exact step costs as much as six of them or more; else all steps are exact
     change    to exact steps when the cheap steps at the cost of two exact ones no longer halve Phi
 
-All steps are the hybrid's if exact steps cannot be had (memory, the eliminator, the model), or if one would take minutes.
-Large sets of samples begin on random batches (`relay`); the same decisions follow from where they end.
+All steps are the hybrid's if exact steps are impossible (memory, the eliminator, the model), or if one would take minutes.
+Large sets of samples begin on random batches (`relay`); the same decisions follow at their end.
 
-Costs are counted (`gnvpro.methods.costs`), so a call takes the same steps whatever else runs on the machine. A limit on work,
-seconds or iterations ends a run, and shortens what would not fit into what is left; it chooses no algorithm.
+Costs are counted (`gnvpro.methods.costs`), so a call takes the same steps on a busy machine. A limit on work,
+seconds or iterations ends a run, and shortens steps that would exceed it; it chooses no algorithm.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Auto:
         max_rank: largest dimension of Krylov spaces; each dimension costs two work units.
         rtol: relative residual at which a Krylov space is large enough.
         dense: settings of its exact steps.
-        cost: what steps are compared by: "operations", counted and converted to seconds by a fixed model; "work", passes over
-            the samples, if nothing else counts; or "seconds" by the clock, so that a busy machine may take other steps.
+        cost: the unit in which steps are compared: "operations", counted and converted to seconds by a fixed model; "work",
+            passes over the samples; or measured "seconds", so that a busy machine may take other steps.
             Several processes count operations instead of seconds.
     """
 
@@ -67,7 +67,7 @@ class Auto:
         check_choice("Auto: cost", self.cost, KINDS)
 
     def why_not(self, problem: Problem) -> str | None:
-        """Nothing: it takes what can be used."""
+        """Return None: every problem has steps that work."""
         return None
 
     def choose(self, problem: Problem, fresh: bool = True) -> Choice:
@@ -98,7 +98,7 @@ class Auto:
         if cost > most:
             return False, because(f"an exact step of {cost:.3g} s", ">", "solver.exact_below", most, "hybrid steps")
         trouble = self.dense.why_not(problem)
-        if not problem.processes.all(trouble is None):  # what one cannot, none does
+        if not problem.processes.all(trouble is None):  # all processes need the same steps
             return False, f"no exact steps, but hybrid ones: {trouble or 'another process cannot take them'}"
         return True, ""
 
@@ -115,7 +115,7 @@ class Auto:
         return True, (because(count, ">=", "batches.begin_from", least, "starts on random batches"),)
 
     def takes_exact_steps(self, problem: Problem) -> bool:
-        """Whether exact steps can be had, and one costs less than a minute or so."""
+        """Return whether exact steps are possible, and one costs less than about a minute."""
         return self._exact_steps(problem)[0]
 
     def first_solver(self, problem: Problem) -> str:
@@ -126,7 +126,7 @@ class Auto:
         ]
 
     def _cheap_by_gradients(self, problem: Problem) -> bool:
-        """Whether cheap steps are quasi-Newton steps."""
+        """Return whether cheap steps are quasi-Newton steps."""
         return self.cost == "work" or problem.misfit.identity_hessian
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> AutoState:
@@ -184,7 +184,7 @@ class Auto:
         if not self.takes_exact_steps(problem):
             hybrid = Hybrid(self.max_rank, self.rtol).begin(problem, start, budget, cache)
             return AutoState.of("hybrid", hybrid, seed=start.seed)
-        # Later batches begin from what is good already; a refined network may begin as badly as a new one (DCR's do).
+        # Later batches start from a good model; a refined network may start as badly as a new one (DCR's do).
         if start.follows_batch:
             return AutoState.of("dense", self.dense.begin(problem, start, budget, cache), seed=start.seed)
         race = self._race(problem, budget, cache)
@@ -200,7 +200,7 @@ class Auto:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoState(MethodState):
-    """The state of the steps at hand: on batches, cheap and exact ones, hybrid ones, or exact ones alone."""
+    """The current steps' state: on batches, cheap and exact steps, hybrid steps, or exact steps alone."""
 
     kind: str
     inner: MethodState

@@ -1,10 +1,10 @@
-"""What the steps of `auto` cost: passes, counted operations, or seconds by the clock.
+"""Costs of the steps of `auto`: passes, counted operations, or CPU seconds.
 
     work         passes over the samples; matrices cost nothing
-    operations   the seconds that the cost model predicts for what was done (see `gnvpro.policy.cost`)
-    seconds      processor seconds by the clock; predictions are those of the cost model, scaled by what was timed
+    operations   the seconds that the cost model predicts for the steps taken (see `gnvpro.policy.cost`)
+    seconds      measured CPU seconds; the cost model predicts, scaled by past measurements
 
-Counted costs are the same on every machine, however busy. Several processes always count: each has a clock of its own, and
+Counted costs are the same on every machine, however busy. Several processes always count: their clocks differ, and
 all must decide alike.
 """
 
@@ -43,7 +43,7 @@ def sizes_of(problem: Problem) -> Sizes:
 
 @dataclass(frozen=True)
 class Prices:
-    """Costs of a pass, of a matrix, and of what a step does beside these."""
+    """Costs of a pass, of a matrix, and of the rest of a step."""
 
     of_pass: float
     of_matrix: float
@@ -79,7 +79,7 @@ def passes_alone(dense: Dense, problem: Problem) -> Prices:
 
 
 def thrifty(dense: Dense, problem: Problem, sizes: Sizes) -> Dense:
-    """Return exact steps with the matrix of a part of the samples if that halves their cost, else as they are."""
+    """Return exact steps with the matrix of a part of the samples if that halves their cost, else unchanged."""
     rules = problem.policy.solver
     squares, held = problem.misfit.identity_hessian, not isinstance(problem.inputs, Streamed)
     settings = dense.resolved(squares)
@@ -101,12 +101,12 @@ class Account(State):
     begun: float  # work on the meter when the method began
     matrices: int = 0
     steps: int = 0
-    seconds: float = 0.0  # by the clock
-    slowness: float = 1.0  # seconds by the clock over those predicted
+    seconds: float = 0.0  # measured
+    slowness: float = 1.0  # measured seconds over predicted ones
 
 
 class Costs:
-    """What has been spent on a problem, and what its steps will cost."""
+    """The costs so far of a problem, and predicted costs of its steps."""
 
     def __init__(self, kind: str, dense: Dense, problem: Problem) -> None:
         self.kind = "operations" if kind == "seconds" and not problem.processes.alone else kind
@@ -140,7 +140,7 @@ class Costs:
 
     @property
     def cheap_first(self) -> bool:
-        """Whether an exact step costs so much that cheap ones come first."""
+        """Return whether cheap steps come first, because an exact step costs too much."""
         return self.predicted.of_exact_step >= self.problem.policy.solver.cheap_first * self.predicted.of_cheap_step
 
     def exact_seconds(self, account: Account) -> float:

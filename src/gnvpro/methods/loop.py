@@ -1,11 +1,11 @@
 """The trust-region loop as steps from state to state, for any kind of local model.
 
-    state   where the loop stands: x, how its head was found, the bound, and what the models remember       `LoopState`
+    state   position of the loop: x, the start of its head, the bound, and the memory of the models                 `LoopState`
     cache   the evaluated point and its local model
     models  how to model the objective around a point: made by a solver for one problem                     `Models`
 
-A model is planned once, with the budget at hand, and the plan goes into the state. So a model that was dropped from the
-cache is built again as it was, even though the budget has changed.
+A model is planned once, from the current budget, and the plan goes into the state. A model dropped from the
+cache is therefore built again with the same bits, even though the budget has changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LoopState(MethodState):
     has_gradient: bool = False
     has_model: bool = False
     below_rounding: int = 0
-    memory: State | None = None  # of the models: what the model at hand was built from, too
+    memory: State | None = None  # memory of the models, which the current one was built from
 
 
 class Models(ABC, Generic[P]):
@@ -47,8 +47,8 @@ class Models(ABC, Generic[P]):
 
     name: str
     rule: StepRule = RadiusRule()
-    trial_passes: float = 2.0  # of a trial, and of the gradient after it
-    model_passes: float = 2.0  # of the cheapest model
+    trial_passes: float = 2.0  # passes of a trial and the gradient after it
+    model_passes: float = 2.0  # passes of the cheapest model
     shows_damping: ClassVar[bool] = False  # whether records show the damping of a step
 
     def own(self, bound: Bound | None) -> Bound | None:
@@ -57,19 +57,19 @@ class Models(ABC, Generic[P]):
 
     @abstractmethod
     def planned(self, memory: Any, point: P, budget: Budget) -> State:
-        """What to remember for the next model, given the budget."""
+        """Return the memory for the next model, given the budget."""
 
     @abstractmethod
     def build(self, memory: Any, point: P) -> LocalModel:
         """The model that was planned; called again for the same memory and point, it returns the same bits."""
 
     def learnt(self, memory: Any, model: Any) -> State:
-        """What to remember of a new model."""
+        """Return the memory of a new model."""
         remembered: State = memory
         return remembered
 
     def instead(self, memory: Any, bound: Bound | None, budget: Budget) -> State | None:
-        """The plan for another model at the same point, if the one at hand leads nowhere."""
+        """Return the plan for another model at the same point, if the current one makes no progress."""
         return None
 
     def gradient(self, loop: Loop[P], state: LoopState) -> tuple[LoopState, Tensor | None]:
@@ -83,7 +83,7 @@ class Models(ABC, Generic[P]):
 class Loop(Generic[P]):
     """The loop during one call: all that it needs, and nothing that it remembers."""
 
-    least_passes: ClassVar[float] = 4.0  # of a Krylov space of one dimension, the trial and its gradient
+    least_passes: ClassVar[float] = 4.0  # a Krylov space of one dimension, the trial and its gradient
 
     def __init__(self, objective: Any, models: Models[P], budget: Budget, cache: Cache) -> None:
         self.objective, self.budget, self.cache = objective, budget, cache

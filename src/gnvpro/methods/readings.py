@@ -1,11 +1,11 @@
 """Readings of a run on batches: the objective on the way, for the history and the validation, at little cost.
 
-    samples     a random part of them, held, where they are many more than a reading needs
-    head        least squares: eliminated on these samples; other losses: the one that follows the batches, near enough as it is
-                once it has seen as many samples as it remembers, else a few Newton steps
+    samples     a random part of them, held in memory, if there are many more than a reading needs
+    head        least squares: eliminated on these samples. Other losses: the head that follows the batches, if it has
+                used as many samples as its memory holds; else it takes a few Newton steps
 
-A reading is not counted as work. Its head is provisional, unless it is the eliminated one of all samples: whoever keeps the
-model eliminates it over all of them (see `gnvpro.training.keeper`).
+A reading does not count as work. Its head is provisional, unless it is eliminated on all samples: the run eliminates the kept
+model's head over all of them (see `gnvpro.training.keeper`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gnvpro.samples.several import entries_per_sample
 from gnvpro.stochastic.batch_head import BatchHead
 
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)
-SEEN, PER_ENTRY = 5000, 20  # samples of a reading, and at least so many for each entry of the head
-SHARE_OF_MEMORY = 0.25  # that these may take
+SEEN, PER_ENTRY = 5000, 20  # samples of a reading, in all and for each entry of the head; the larger number counts
+SHARE_OF_MEMORY = 0.25  # largest share of memory for these samples
 
 
 class Readings:
-    """Of the models of one run; the seeds decide which samples are seen."""
+    """The readings of one run; the seeds choose their samples."""
 
     def __init__(self, problem: Problem, *seeds: int) -> None:
         self.problem, self._seeds = problem, seeds
@@ -47,14 +47,14 @@ class Readings:
         return problem.on_samples(samples.to(problem.inputs.device))
 
     def first(self, start: Start) -> Iterate:
-        """Where training begins, with an eliminated head: the only one that is counted as work."""
+        """Evaluate the first model with an eliminated head, which is the only reading that counts as work."""
         near = None if start.W is None else WarmStart(start.W)
         point = self.seen.reduced.start(start.theta, near, keep=False)
         provisional = self.seen is not self.problem
         return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy, provisional)
 
     def read(self, theta: Tensor, steps: BatchSteps) -> Iterate | None:
-        """A model on the way; None where its features are not finite."""
+        """Evaluate a later model; return None if its features are not finite."""
         problem, near = self.seen, steps.memory.reading
         misfit, ridge = problem.misfit, problem.head_penalty
         Z = self._features(theta)

@@ -1,13 +1,13 @@
-"""Passes over many samples, by chunks: linearised chunks are kept where memory allows, else made again at every pass.
+"""Passes over many samples in chunks. Linearised chunks are kept if memory allows, else computed again in every pass.
 
-A budget of M bytes goes to the chunk that a pass is at, up to a quarter of it, and to chunks that stay linearised:
+A budget of M bytes goes to the current chunk of a pass, up to a quarter of it, and to chunks that stay linearised:
 
     size   samples   <=  M / 4 / (peak bytes per sample)
     kept   chunks    <=  (M - that chunk) / (bytes that a linearised chunk holds)
 
-Whether a chunk is kept changes no bit of any result, only the seconds. Its size changes the order of sums, so results
+Keeping a chunk changes no bit of any result, only the time. Its size changes the order of sums, so results
 change by rounding error: a `PassPlan` is decided once for a problem and its solver, and handed down. Both numbers of bytes
-are measured: see `gnvpro.network.memory`. Samples that are not held (`gnvpro.samples`) come in smaller chunks, none of which
+are measured: see `gnvpro.network.memory`. Samples outside memory (`gnvpro.samples`) come in smaller chunks, none of which
 is kept.
 """
 
@@ -32,20 +32,21 @@ from gnvpro.network.parameters import Parameters
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, entries_per_sample, shapes_of
 
-CACHED_NUMBERS = 300_000  # of images in a chunk: as many as leave their activations in the cache's reach
-STREAMED_BYTES = 10_000_000  # of a chunk of samples that are not held: larger ones leave the cache, and are no faster
+CACHED_NUMBERS = 300_000  # image entries in a chunk, such that activations stay within reach of the cache
+# bytes per chunk of samples outside memory: larger chunks leave the cache and are no faster
+STREAMED_BYTES = 10_000_000
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """How passes go through the samples."""
+    """The chunks of the passes over the samples."""
 
     size: int  # samples per chunk
     kept: float = inf  # chunks that stay linearised, the first ones
 
     @staticmethod
     def within(memory: float, footprint: Footprint, inputs: Inputs, most: float = inf) -> PassPlan:
-        """Chunks that fit into so many bytes, of at most so many samples; never fewer than one, however large that is.
+        """Return chunks that fit into a number of bytes, of at most `most` samples; a chunk has at least one sample.
 
         A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
         """
@@ -63,7 +64,7 @@ class PassPlan:
 
 
 def chunks_of(inputs: Batch, passes: PassPlan) -> list[Any]:
-    """The samples, so many at a time; no chunk where there are none."""
+    """Yield the samples in chunks; nothing without samples."""
     return [part for part in inputs.split(passes.size) if len(part)]
 
 
@@ -73,13 +74,13 @@ class Chunks:
 
     make: Callable[[Any], FeatureLinearization]
     inputs: Sequence[Batch]
-    kept: float  # how many of the chunks, the first ones
+    kept: float  # number of kept chunks, the first ones
     meter: WorkMeter
     _kept: dict[int, FeatureLinearization] = field(default_factory=dict)
 
     def features(self) -> list[Tensor]:
         """Linearise all chunks for the first time."""
-        # A copy, since features may be a view of something larger that is not to be kept.
+        # A copy, because features may be a view of a larger tensor that need not stay in memory.
         return [self._keep(i, self.make(part)).features.clone() for i, part in enumerate(self.inputs)]
 
     def _keep(self, i: int, part: FeatureLinearization) -> FeatureLinearization:
@@ -111,7 +112,7 @@ def linearize_stream(
     """The linearisation of samples that are not held: every pass makes what it needs of each chunk again."""
     n, device = over.count(len(samples)), samples.device
     linear = LazyRows(lambda chunk: make(chunk.data.inputs), shape, device)
-    # a forward pass alone where nothing else is asked for
+    # if nothing else is needed, a forward pass alone
     features = LazyRows(
         lambda chunk: linear.on(chunk).features if linear in chunk.known else run(chunk.data.inputs), shape, device
     )
@@ -135,10 +136,10 @@ def linearize_stream(
 
 
 def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: Parameters) -> FeatureLinearization:
-    """The linearisation of all samples from those of its chunks.
+    """The linearisation of all samples, from the linearisations of its chunks.
 
-    Work counts the passes that the method asks for, so it is the same for every budget of memory: to linearise a chunk
-    again, because memory is short, is not among them. What that costs shows in the seconds.
+    Work counts the passes that the method needs, so it is the same for every memory budget. Linearising a chunk
+    again for lack of memory does not count as work; it only takes time.
     """
     samples = over.count(sum(map(len, chunks.inputs)))
     begun = perf_counter()

@@ -5,7 +5,7 @@ their size changes nothing.
 
 A method that means the same function at every call needs every sample in every pass, in any order. For it a loader that
 shuffles, or drops its last batch, is read in the order of its Dataset, by the loader's own collate function and workers. Other
-samplers, batch samplers and IterableDatasets are read as they come; passes that differ raise an error
+samplers, batch samplers and IterableDatasets are read in their own order; passes that differ raise an error
 (`gnvpro.samples.source`). Stochastic methods take every loader with its own batches.
 """
 
@@ -33,11 +33,11 @@ from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import Several
 from gnvpro.samples.source import Part, rechunked
 
-READ_TOGETHER = 1000  # samples of a Dataset
+READ_TOGETHER = 1000  # samples of a Dataset read at once
 
 
 def is_loader(value: Any) -> bool:
-    """Whether it brings its own targets."""
+    """Return whether this source includes targets."""
     return isinstance(value, Dataset | DataLoader)
 
 
@@ -46,12 +46,12 @@ class Loaded:
     """Samples from a Dataset or a DataLoader."""
 
     name: str
-    loader: Any  # a DataLoader, whose batches are taken as they come
+    loader: Any  # a DataLoader, read batch by batch
     own_batches: bool  # whether stochastic methods should take its batches, or draw their own
 
     @staticmethod
     def of(name: str, given: Any, same_samples: bool) -> Loaded:
-        """Take what the user gave; with `same_samples`, in an order of its own if it shuffles."""
+        """Wrap the user's source; with `same_samples`, read a shuffling loader in the order of its Dataset."""
         if isinstance(given, DataLoader):
             given = _in_order(given) if same_samples else given
             return Loaded(name, given, own_batches=True)
@@ -77,7 +77,7 @@ class Loaded:
             raise ValueError(f"{self.name} is empty: it has no samples")
 
     def chunks(self, rows: int) -> Iterator[Part]:
-        """One pass over all samples, so many at a time."""
+        """Yield one pass over all samples, in chunks of this size."""
         return rechunked(self.batches(), rows)
 
     def take(self, indices: Tensor) -> Part:
@@ -90,7 +90,7 @@ class Loaded:
         return self._collated(indices.tolist())
 
     def changes(self, few: int) -> bool:
-        """Whether the first samples of the Dataset differ when they are read again; False if they have no numbers."""
+        """Return whether the first samples of the Dataset differ when read again; False if they have no numbers."""
         if isinstance(self.loader.dataset, IterableDataset):
             return False
         numbers, single = list(range(min(few, len(self.loader.dataset)))), self.loader.batch_sampler is None
@@ -113,13 +113,13 @@ class Loaded:
 
     @property
     def in_order(self) -> bool:
-        """Whether the loader goes by the order of its Dataset."""
+        """Return whether the loader follows the order of its Dataset."""
         loader = self.loader
         return not isinstance(loader.dataset, IterableDataset) and type(_sampler(loader)) is SequentialSampler
 
     @property
     def takes_fast(self) -> bool:
-        """Of a Dataset, which gives sample by sample anyway; a loader's workers are there for its own batches."""
+        """Read from the Dataset, sample by sample; a loader's workers only read its own batches."""
         return not (self.own_batches or isinstance(self.loader.dataset, IterableDataset))
 
     def _part(self, batch: Any) -> Part:

@@ -1,11 +1,11 @@
-"""Where samples come from when they are not held in memory.
+"""Sources of samples outside memory.
 
     Samples     first(count), chunks(rows), take(indices)      arrays on disk (`arrays`), Datasets and DataLoaders (`loaders`)
-    Part        some samples as they come: inputs, and targets and weights if there are any
+    Part        some samples in raw form: inputs, and targets and weights if there are any
 
-A method that means the same function at every call needs the same samples in every pass, in any order. Each pass adds up a
-`SampleDigest`: a sample that is lost, drawn twice or changed (turned, cropped, with noise added) changes it, and so does a
-target that goes to another sample.
+A method that minimises one fixed function needs the same samples in every pass, in any order. Each pass adds up a
+`SampleDigest`, which changes if a sample is lost, drawn twice or changed (turned, cropped, with noise added), or if a
+target goes to another sample.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def stacked(parts: list[Part]) -> Part:
 def rechunked(parts: Iterator[Part], rows: int) -> Iterator[Part]:
     """Join and cut parts so that each holds the same number of samples, the last one perhaps fewer."""
     waiting: list[Part] = []
-    count = 0  # samples in `waiting`: adding them up again for every part takes quadratic time
+    count = 0  # samples in `waiting`; counting them again for every part would take quadratic time
     for part in parts:
         waiting.append(part)
         count += len(part)
@@ -70,10 +70,10 @@ class Samples(Protocol):
     """Samples that can be gone through any number of times; the first pass counts them."""
 
     def first(self, count: int) -> Part:
-        """The first few, or all where there are fewer."""
+        """Return the first few samples, or all if there are fewer."""
 
     def chunks(self, rows: int) -> Iterator[Part]:
-        """One pass over all samples, so many at a time."""
+        """Yield one pass over all samples, in chunks of this size."""
 
     def take(self, indices: Tensor) -> Part:
         """The samples of these numbers, in this order."""
@@ -84,7 +84,7 @@ class Samples(Protocol):
 
     @property
     def takes_fast(self) -> bool:
-        """Whether samples of any numbers are read about as fast as those of a slice."""
+        """Return whether samples with arbitrary numbers are read about as fast as a slice."""
 
 
 class ChangingSamples(ValueError):

@@ -1,25 +1,25 @@
 """ADAM in coordinates in which the gradient's entries are uncorrelated.
 
-ADAM divides each entry of the mean gradient by its root mean square: right where entries vary independently. Those of a layer's
-matrix G do not: rows share their input, columns their cotangent. Two running averages know about it,
+ADAM divides each entry of the mean gradient by its root mean square, which is right if entries vary independently. The entries
+of a layer's matrix G do not: rows share their input, columns their cotangent. Two running averages measure that,
 
     L = mean G G'  =  U diag(l) U',        R = mean G' G  =  V diag(r) V'
 
-and ADAM is run on U' G V instead of G (the eigenvectors are those of Shampoo's preconditioner; running ADAM between
+and ADAM runs on U' G V instead of G (the eigenvectors are also Shampoo's; running ADAM between
 them is called SOAP). The eigenvectors follow L and R by one orthogonal iteration every few steps,
 
     U  <-  orthogonal factor of L U
 
-Where L has no eigenvalue to speak of (a batch may know fewer directions than a layer has), rounding errors would choose among
-its eigenvectors, and ADAM goes elsewhere in other ones. A small diagonal of different entries added to L chooses instead:
+If eigenvalues of L are nearly zero (a batch may have fewer directions than a layer), rounding errors would choose among
+their eigenvectors, and ADAM would take other steps. A small diagonal of different entries added to L chooses instead:
 
     L + D,        D = DISTINCT * mean(diag L) * diag(1, ..., m) / m
 
-`shortest`, for runs whose first steps count: the mean remembers a twentieth of the steps so far, but at least so many, until
+`shortest`, for runs whose first steps count: the mean averages a twentieth of the steps so far, but at least this many, until
 it has the memory that `betas` give it. Gradients turn quickly at the beginning, and a long memory lags behind.
 
 Parameters with more than two axes are matrices of their first axis against the others. An axis longer than `max_side`,
-and every vector, is left as it is; without rotations this is ADAM. A kernel of a convolution may be four times as long: it
+and every vector, is not rotated; without rotations this is ADAM. A kernel of a convolution may be four times as long: it
 is used at many positions, so its gradient costs far more than its rotation.
 
 Legend: L, R -> state "left", "right"; U, V -> "left_vectors", "right_vectors".
@@ -37,9 +37,9 @@ from torch import Tensor
 from gnvpro.arguments import check_count, check_number
 
 SIDES = ("left", "right")
-KERNEL = 4  # times the longest axis, for a convolution
-GROWTH = 20  # a mean whose memory grows remembers one in so many of the steps so far
-DISTINCT = 1e-5  # of the mean eigenvalue: what sets those apart that have no size of their own
+KERNEL = 4  # a convolution's longest rotated axis over `max_side`
+GROWTH = 20  # steps so far over the steps in a growing mean's memory
+DISTINCT = 1e-5  # size of D over the mean eigenvalue
 
 
 class RotatedAdam(torch.optim.Optimizer):
@@ -104,7 +104,7 @@ class Rotated:
     eps: float = 1e-10
     every: int = 10
     max_side: int = 256
-    shortest: int | None = None  # steps that the mean remembers at first; None: as many as later
+    shortest: int | None = None  # steps in the first mean; None: as many as later
 
     def step(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], lr: float) -> None:
         """Change the parameter and the state; an empty state learns its coordinates and leaves the parameter."""

@@ -1,14 +1,14 @@
-"""What makes a run this run, said by its objects themselves: resuming another one is refused with the first thing that differs.
+"""The identity of a run, from its objects: resuming another run raises an error that names the first difference.
 
-    numbers, strings, None           as they are
+    numbers, strings, None           their repr
     tensors, arrays                  shape, dtype and a hash of their content
     dataclasses, containers          field by field, item by item
     functions                        their name, code, defaults and what they close over
-    modules                          class and code, attributes, shapes of what is trained, content of what is not
+    modules                          class and code, attributes, shapes of trained tensors, content of all others
     other objects                    class and code, attributes
 
-An object that holds something else (an open file, a lock, an object of a compiled library) cannot say whether it is the same
-after a restart, and is refused: give it a `fingerprint()` that returns a string.
+An object that holds something else (an open file, a lock, an object of a compiled library) cannot be compared
+after a restart. It raises an error; give it a `fingerprint()` that returns a string.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gnvpro.network.parameters import parameter_kinds
 
 
 def describe(name: str, value: Any) -> str:
-    """A text that differs where the value does."""
+    """Return a text that differs if the value does."""
     return _Description(name).of(value)
 
 
@@ -60,7 +60,7 @@ def digest(tensors: list[Tensor]) -> str:
     for tensor in tensors:
         total.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        if flat.stride(0) != 1:  # one number that was expanded counts as contiguous, whatever its stride
+        if flat.stride(0) != 1:  # a single number that was expanded counts as contiguous for any stride
             flat = flat.new_empty(flat.shape).copy_(flat)
         total.update(flat.view(torch.uint8).numpy().data)
     return total.hexdigest()[:16]
@@ -76,7 +76,7 @@ class _Description:
     def __init__(self, name: str) -> None:
         self.name = name
         self.met: dict[int, int] = {}
-        self.alive: list[Any] = []  # so that no id is used twice
+        self.alive: list[Any] = []  # keeps objects alive, so that no id occurs twice
 
     def of(self, value: Any) -> str:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | enum.Enum | Path):
@@ -124,7 +124,7 @@ class _Description:
         return f"{_title(value)}({self._items(content)}; {self._code_of(type(value))})"
 
     def _compiled(self, value: Any) -> dict[str, Any]:
-        """What an object of a compiled class holds beside its attributes: what Python would copy it from."""
+        """Return the content of an object of a compiled class beyond its attributes: what Python passes on to copy it."""
         try:
             reducer = copyreg.dispatch_table.get(type(value))
             reduced = reducer(value) if reducer else value.__reduce_ex__(2)
@@ -136,7 +136,7 @@ class _Description:
         if isinstance(reduced, str):
             return {"copied from": reduced}
         make, arguments, *more = reduced
-        if make is getattr(copyreg, "__newobj__", None) and len(arguments) == 1:  # a plain class: attributes are all
+        if make is getattr(copyreg, "__newobj__", None) and len(arguments) == 1:  # a plain class has only attributes
             return {}
         return {"copied from": [arguments, *(list(part) if isinstance(part, Iterator) else part for part in more)]}
 
@@ -144,7 +144,7 @@ class _Description:
         return ", ".join(f"{key}={self.of(item)}" for key, item in mapping.items())
 
     def _code_of(self, kind: type) -> str:
-        """A hash of the methods that a class and its parents define, those of known libraries left out."""
+        """Hash the methods that a class and its parents define, except methods of known libraries."""
         parts = []
         for base in kind.__mro__:
             if base.__module__.split(".")[0] in KNOWN_LIBRARIES:
@@ -161,7 +161,7 @@ class _Description:
         return f"{function.__module__}.{function.__qualname__}[{_code(function)}, {inside}]"
 
 
-# Their versions are not part of a run: an update would end every one.
+# Their versions are not part of a run: an update would make every run another one.
 KNOWN_LIBRARIES = ("gnvpro", "torch", "builtins", "abc", "typing", "collections", "numpy", "dataclasses")
 MODULE_INTERNALS = frozenset(vars(nn.Module())) | {"_forward_hooks", "_is_full_backward_hook"}
 
@@ -206,7 +206,7 @@ def _code(function: types.FunctionType, seen: set[types.FunctionType] | None = N
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the repr says all."""
+    """Return whether the repr determines the value."""
     return isinstance(value, bool | int | float | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 
@@ -222,4 +222,4 @@ def _bytecode(code: types.CodeType) -> str:
 def _constant(value: Any) -> str:
     if isinstance(value, types.CodeType):
         return _bytecode(value)
-    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)  # in no order of their own
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)  # sets have no order

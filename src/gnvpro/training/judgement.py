@@ -1,6 +1,6 @@
 """Judging a model by the evidence (see `gnvpro.objectives.evidence`), and what is known at it: for the search for penalties.
 
-The joint matrix of theta and head is assembled where it is small; else it is known by products.
+The joint matrix of theta and head is assembled if it is small; otherwise only its products are computed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from gnvpro.policy import Policy
 from gnvpro.policy.cost import seconds_of_joint_matrix
 from gnvpro.state import State
 
-HARDLY_MORE = 1.5  # times the parameters of a linear model
-LITTLE = 0.5  # of the misfit of the best constant explained, at most
+HARDLY_MORE = 1.5  # effective parameters over the parameters of a linear model, up to which a model learnt little
+LITTLE = 0.5  # explained share of the best constant's misfit, up to which a model learnt little
 LEAST_PENALTY = 1e-14
 
 
@@ -43,7 +43,7 @@ class Chosen(State):
 
     theta_penalty: float
     head_penalty: float
-    noise: tuple[float, ...]  # standard deviation for each target; empty where the loss is not least squares
+    noise: tuple[float, ...]  # standard deviation for each target; empty unless the loss is least squares
     effective_parameters: float  # that the data determine
     log_evidence: float
 
@@ -57,7 +57,7 @@ class Round(State):
     W: Tensor
     bound: Bound | None
     chosen: Chosen
-    targets: tuple[float, float]  # penalties to go to
+    targets: tuple[float, float]  # penalties for the next round
 
 
 def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> Round:
@@ -74,7 +74,7 @@ def judged(problem: Problem, theta: Tensor, W: Tensor, bound: Bound | None) -> R
 
 
 def learnt_little(problem: Problem, best: Round) -> bool:
-    """Whether a round's model is hardly more than a linear one, and explains less than half of what a constant leaves."""
+    """Return whether a round's model is barely more than linear, and explains less than half of what a constant leaves."""
     fan_in = next((math.prod(shape[1:]) for _, shape in problem.network.parameters if len(shape) > 1), 0)
     if best.chosen.effective_parameters > HARDLY_MORE * len(best.W) * (fan_in + 1):
         return False
@@ -102,7 +102,7 @@ def assembled(point: ReducedPoint) -> tuple[DenseJointMatrix, Subspace]:
 
 
 def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[ReducedPoint, JointPosterior, Evidence]:
-    """The point at theta, what is not known there, and the evidence; where the matrix can be assembled."""
+    """Return the point at theta, its posterior and the evidence, from the assembled matrix."""
     point = problem.with_passes(Dense().pass_plan(problem)).reduced.start(theta, WarmStart(W))
     matrix, subspace = assembled(point)
     at = Penalties(problem.theta_penalty.alpha, problem.head_penalty)
@@ -111,7 +111,7 @@ def joint_posterior(problem: Problem, theta: Tensor, W: Tensor) -> tuple[Reduced
 
 
 def is_assembled(problem: Problem, times: float = 1.0) -> bool:
-    """Whether the joint matrix is cheap, or costs a few times as much, and the rows of the Jacobian are available."""
+    """Return whether the joint matrix is cheap enough, and the rows of the Jacobian are available."""
     q, network = count_directions(problem), problem.network
     rows = problem.n_observed * min(network.n_targets, network.n_features)
     small_head = (
@@ -125,7 +125,7 @@ def is_assembled(problem: Problem, times: float = 1.0) -> bool:
 
 
 def is_affordable(policy: Policy, directions: int, rows: float, times: float = 1.0) -> bool:
-    """Whether a joint matrix of so many directions, from so many rows of the Jacobian, may be assembled."""
+    """Return whether a joint matrix with these numbers of directions and Jacobian rows may be assembled."""
     return seconds_of_joint_matrix(policy.cost, directions, rows) <= times * policy.head.evidence_below
 
 

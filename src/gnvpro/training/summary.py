@@ -1,4 +1,4 @@
-"""A run in words and numbers: on the terminal, in a notebook, and as the card that lies beside a saved model."""
+"""Summaries of a run: on the terminal, in a notebook, and as the card of a saved model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCORES = (
 
 
 class Summary(str):
-    """Text that shows itself: printed as it is on the terminal, a table in a notebook."""
+    """Text with its own display: plain on the terminal, a table in a notebook."""
 
     facts: Mapping[str, str]
     scores: Sequence[Sequence[str]]
@@ -84,7 +84,7 @@ def as_markdown(text: str) -> str:
 
 
 def setup_of(problem: Problem, held_out: HeldOut | None, method: object) -> dict[str, str]:
-    """What was trained, on what, by what: the facts that a history does not hold."""
+    """Facts that a history does not hold: the model, the samples and the method."""
     network = problem.network
     theta = problem.theta().numel()
     head = network.n_targets * (network.n_features + network.bias)
@@ -115,7 +115,7 @@ def described(thing: object) -> str:
 
 
 def summary_of(setup: Mapping[str, str], status: Status, records: Sequence[Record]) -> Summary:
-    """How a run went: its setup, its cost, and its scores at the start, at the end and at best."""
+    """Summarise a run: its setup, its cost, and its first, last and best scores."""
     last = records[-1]
     trials = [record for record in records if record.ratio is not None or record.radius is not None]
     rejected = sum(not record.accepted for record in trials)
@@ -140,12 +140,12 @@ def scores_of(records: Sequence[Record]) -> list[list[str]]:
 
 
 def took(seconds: float) -> str:
-    """Seconds for people, tenths where they are few."""
+    """Return seconds as text, with tenths for small numbers."""
     return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
 def versions() -> dict[str, str]:
-    """What computed it."""
+    """Return the versions and the machine of the run."""
     found = {"python": platform.python_version()}
     for name in ("gnvpro", "torch", "numpy"):
         try:
@@ -156,7 +156,7 @@ def versions() -> dict[str, str]:
 
 
 def model_card(name: str, model: nn.Module, summary: Summary, notes: str = "") -> str:
-    """Markdown that lies beside a saved model: data, method, settings, scores and versions."""
+    """Write the card of a saved model: data, method, settings, scores and versions, in Markdown."""
     parts = [
         f"# Model card: {as_markdown(name)}",
         "Trained with gnvpro by the method named below. Scores marked validation, or held-out, are of samples that nothing "
