@@ -97,7 +97,7 @@ def test_the_curvature_is_the_dense_one():
     matrix = J.T @ (scale[:, None] * J) + 1e-3 * dW.T @ dW + 1e-2 * torch.eye(len(theta), dtype=F64)
     assert relative(point.curvature().dense(), matrix) <= 1e-10
     penalty = p.theta_penalty.hessian(theta)
-    subspace = choose_subspace(p.network.model, p.network.parameters, theta, penalty)
+    subspace = choose_subspace(p.network.directions, theta, penalty)
     inside = subspace.reduce(subspace.reduce(penalty).T)
     built = MatrixBuilder(subspace, inside, True, 1e9).build(point)
     assert relative(built.matrix, subspace.reduce(subspace.reduce(matrix).T)) <= 1e-9

@@ -116,7 +116,7 @@ def test_the_matrix_is_that_of_tensors(name, full, tmp_path):
     built = []
     for problem in (streamed(m, tmp_path), m.problem):
         penalty = problem.theta_penalty.hessian(m.theta)
-        subspace = choose_subspace(problem.network.model, problem.network.parameters, m.theta, penalty)
+        subspace = choose_subspace(problem.network.directions, m.theta, penalty)
         builder = MatrixBuilder(subspace, subspace.reduce(subspace.reduce(penalty).T), full, 1e9)
         point = problem.reduced.at(m.theta)
         begun = problem.meter.work

@@ -17,10 +17,10 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.columns import by_columns, matmul_small
+from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator
-from gnvpro.linalg.rows import rowwise
+from gnvpro.linalg.rows import Rows, rowwise
 from gnvpro.minimize.status import Status
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
@@ -109,8 +109,7 @@ class ForAnyLoss:
 def append_bias_column(features: Tensor, bias: bool) -> Tensor:
     """Return the features in float64, with a last column of ones if the head has a bias."""
 
-    def append(features: Tensor) -> Tensor:
-        Z = by_columns(features.to(torch.float64))
-        return torch.cat([Z.T, Z.new_ones((1, Z.shape[0]))]).T if bias else Z
-
-    return rowwise(append, features, columns=features.shape[1] + bias)
+    if isinstance(features, Rows):
+        return rowwise(lambda held: append_bias_column(held, bias), features, columns=features.shape[1] + bias)
+    columns = features.T.to(torch.float64)  # stored by columns: see `gnvpro.linalg.columns`
+    return (torch.cat([columns, columns.new_ones((1, columns.shape[1]))]) if bias else columns.contiguous()).T

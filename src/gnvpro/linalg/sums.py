@@ -58,7 +58,7 @@ class SampleSum:
     def totals(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return several such sums, using one message."""
         if self.processes.alone:
-            return tuple(self.total(part) for part in parts)
+            return parts
         whole = self.total(torch.cat([part.reshape(-1) for part in parts]))
         pieces = whole.split([part.numel() for part in parts])
         return tuple(piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True))
@@ -69,11 +69,12 @@ class SampleSum:
 
     def sum(self, f: Callable[..., Tensor], *rows: Any) -> Tensor:
         """Return one sum over all samples."""
-        return self.total(f(*rows))
+        part = f(*rows)
+        return part if self.processes.alone else self.processes.total(part)
 
     def inner(self, A: Tensor, B: Tensor) -> Tensor:
         """Return A' B, summed over the rows."""
-        return self.sum(lambda a, b: a.T @ b, A, B)
+        return self.sum(_inner, A, B)
 
     def inners(self, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, ...]:
         """Return A' B and C' D in one pass."""
@@ -129,6 +130,10 @@ class ChunkedSum(SampleSum):
             del chunk, a
         assert R is not None
         return self.held.factor(R)
+
+
+def _inner(A: Tensor, B: Tensor) -> Tensor:
+    return A.T @ B
 
 
 def beside(A: Tensor, B: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ computed again does not count as work, because it was counted the first time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_
 from typing import Any, TypeVar
 
 from gnvpro.network.work import WorkMeter
@@ -34,7 +35,7 @@ class Cache:
     def recall(self, name: str, make: Callable[[], T], *owners: object) -> T:
         """Return the value kept for these very owners; otherwise make it again, without counting work."""
         kept = self._kept.get(name)
-        if kept is not None and all(own is other for own, other in zip(kept[0], owners, strict=True)):
+        if kept is not None and all(map(is_, kept[0], owners)):
             value: T = kept[1]
             return value
         inner_seconds = self._meter.inner_seconds

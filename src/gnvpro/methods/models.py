@@ -114,8 +114,7 @@ class DenseModels(Models[ReducedPoint]):
 
     def __init__(self, dense: Dense, problem: Problem, memory: DenseMemory, part: Problem | None) -> None:
         penalty = problem.theta_penalty.hessian(memory.begun_at)
-        network = problem.network
-        subspace = choose_subspace(network.model, network.parameters, memory.begun_at, penalty)
+        subspace = choose_subspace(problem.network.directions, memory.begun_at, penalty)
         settings = dense.resolved(problem.misfit.identity_hessian, subspace.count)
         inside = subspace.reduce(subspace.reduce(penalty).T)
         self.name, self.part, self.scaling = dense.name, part, settings.scaling or 0.0

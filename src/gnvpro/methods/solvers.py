@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -27,7 +28,6 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import LocalModel
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
-from gnvpro.network.subspace import moving_directions
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.samples.several import Inputs, Streamed
@@ -236,6 +236,7 @@ class Dense(TrustRegionSolver):
         if self.scaling is not None:
             check_number("Dense: scaling", self.scaling, 0.0)
 
+    @lru_cache(maxsize=64)  # noqa: B019 - a few numbers and words
     def resolved(self, squares: bool, directions: int = 0) -> Dense:
         """Fill in the defaults for least squares or another loss, and for this number of directions in theta."""
         # The radius took 0.9 of the damping's time on the ellipse and 0.8 on peaks (three and two seeds).
@@ -333,5 +334,4 @@ def head_size(problem: Problem) -> tuple[int, int, bool]:
 
 def count_directions(problem: Problem) -> int:
     """Count the directions in which theta can move the features."""
-    network = problem.network
-    return moving_directions(network.model, network.parameters, problem.inputs.device).count
+    return problem.network.directions.count

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class Snapshot:
             for name, value in module._buffers.items()
             if value is not None
         ]
-        self.attributes = [(module, _own_attributes(module)) for module in self.model.modules()]
+        self.attributes = [(module, dict(vars(module))) for module in self.model.modules()]
         self._random = _random_states(self.model)
 
     def drawn(self) -> bool:
@@ -100,8 +101,11 @@ class Snapshot:
         """Return attributes that were set or removed since."""
         changed = []
         for module, before in self.attributes:
-            now = _own_attributes(module)
-            changed += [(module, k) for k in {**before, **now} if now.get(k, _ABSENT) is not before.get(k, _ABSENT)]
+            now = vars(module)
+            if now.keys() == before.keys() and all(map(is_, map(now.__getitem__, before), before.values())):
+                continue
+            names = [name for name in {**before, **now} if name not in MODULE_INTERNALS]
+            changed += [(module, k) for k in names if now.get(k, _ABSENT) is not before.get(k, _ABSENT)]
         return changed
 
     def restore(self) -> None:
@@ -115,10 +119,6 @@ class Snapshot:
         before = {id(module): own for module, own in self.attributes}
         for module, name in self.changed_attributes():
             _set_attribute(module, name, before[id(module)].get(name, _ABSENT))
-
-
-def _own_attributes(module: nn.Module) -> dict[str, Any]:
-    return {k: v for k, v in vars(module).items() if k not in MODULE_INTERNALS}
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -7,6 +7,7 @@ per output; the head's bias, if any, is its last column.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -34,6 +35,7 @@ class Parameters:
     def __post_init__(self) -> None:
         self.bias, weight = self.location.bias is not None, self.location.weight
         self.n_targets, self.n_features, self.dtype = weight.shape[0], weight.shape[1], weight.dtype
+        self._weight, self._bias, self._channels_first = weight, self.location.bias, self.location.is_convolution
         head = {id(p) for p in self.location.head.parameters()}
         self.places = Places.of(self.model)
         self._own = dict(self.model.named_parameters())
@@ -50,9 +52,9 @@ class Parameters:
 
     def rows(self, values: Tensor) -> Tensor:
         """Return the head's input or output with one row for each of its applications."""
-        if self.location.is_convolution:
+        if self._channels_first:
             values = values.movedim(1, -1)
-        return values.reshape(-1, values.shape[-1])
+        return values if values.ndim == 2 else values.reshape(-1, values.shape[-1])
 
     def target_rows(self, targets: Tensor) -> Tensor:
         """Return targets as one row, or one label, for each application of the head."""
@@ -69,7 +71,7 @@ class Parameters:
         return outputs.reshape(samples, *self.location.model_shape)
 
     def _unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        if self.location.is_convolution:
+        if self._channels_first:
             n, c, *pixels = shape
             return rows.reshape(n, *pixels, c).movedim(-1, 1)
         return rows.reshape(shape)
@@ -92,13 +94,14 @@ class Parameters:
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         """Split a vector like theta into tensors by parameter name, in each parameter's dtype, complex ones as pairs."""
-        views = self.views(theta)
-        return {name: view.to(dtype) for (name, view), dtype in zip(views.items(), self._dtypes, strict=True)}
+        return dict(zip(self.names, map(torch.Tensor.to, self._views(theta), self._dtypes), strict=True))
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """Split it in the vector's own dtype and memory."""
-        pieces = theta.split_with_sizes(self._sizes)
-        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+        return dict(zip(self.names, self._views(theta), strict=True))
+
+    def _views(self, theta: Tensor) -> Iterator[Tensor]:
+        return map(torch.Tensor.view, theta.split_with_sizes(self._sizes), self.shapes)
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """Reverse `split`; missing parameters count as zero."""
@@ -122,7 +125,7 @@ class Parameters:
     def split_head(self, W: Tensor) -> dict[str, Tensor]:
         """Split W into the head's own parameters, by name in the model."""
         prefix = f"{self.location.head_name}." if self.location.head_name else ""
-        weight, bias = self.location.weight, self.location.bias
+        weight, bias = self._weight, self._bias
         parts = {f"{prefix}weight": W[:, : self.n_features].reshape(weight.shape).to(weight.dtype)}
         if bias is not None:
             parts[f"{prefix}bias"] = W[:, -1].to(bias.dtype)

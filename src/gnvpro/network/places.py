@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,9 +40,11 @@ class Places:
         found: dict[str, list[Place]] = {name: [] for name, _ in named}
         for module in model.modules():
             own = vars(module)
-            plain = {key: value for key, value in own.items() if key not in MODULE_INTERNALS}
             for container in (own["_parameters"], own["_buffers"]):
-                _collect(container, names, found, 0)
+                for key, value in container.items():
+                    if id(value) in names:
+                        found[names[id(value)]].append((container, key))
+            plain = {key: value for key, value in own.items() if key not in MODULE_INTERNALS}
             _collect(plain, names, found, DEPTH, own)
         return Places(found)
 
@@ -92,7 +95,7 @@ def intact(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for own, entries in before:
-            if own.keys() != entries.keys() or any(own[key] is not value for key, value in entries.items()):
+            if own.keys() != entries.keys() or not all(map(is_, map(own.__getitem__, entries), entries.values())):
                 own.clear()
                 own.update(entries)
         for module, mode in modes:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivative_check import Findings, check_derivatives
 from gnvpro.network.derivatives.autodiff import linearize_by_autodiff, sample_jacobian
-from gnvpro.network.derivatives.chain import is_shared, linearize_unshared
+from gnvpro.network.derivatives.chain import Formulas, bound, is_shared
 from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
 from gnvpro.network.evaluation import evaluating
 from gnvpro.network.find_head import first_run
@@ -44,6 +44,7 @@ from gnvpro.network.passes import (
     linearize_stream,
 )
 from gnvpro.network.places import intact
+from gnvpro.network.subspace import Subspace, moving_directions
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, cast, entries_per_sample, shapes_of
 
@@ -103,6 +104,11 @@ class SeparableNetwork(Parameters):
                 alone = features.new_zeros(0)
             check_independence(features, len(few), alone)
         self.no_products = found.products
+
+    @cached_property
+    def directions(self) -> Subspace:
+        """The directions in which theta can move the features."""
+        return moving_directions(self.model, self.parameters, self.location.weight.device)
 
     # -- passes
 
@@ -215,48 +221,41 @@ class SeparableNetwork(Parameters):
 
     def linearize_batch(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization:
         """Return features of some samples and their Jacobian, all in memory."""
-        inputs = cast(inputs, self.casts_to)
+        if self.casts_to is not None:
+            inputs = cast(inputs, self.casts_to)
         return self._by_layers(params, inputs) or linearize_by_autodiff(
             self._rows_of, self._at, params, inputs, self.split, self.join
         )
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
         """Use the layers' own formulas; return None if a layer has none."""
-        body, prefix = self._body
-        if body is None or not isinstance(inputs, Tensor):
+        if self._formulas is None or not isinstance(inputs, Tensor):
             return None
-        layers = linearize_unshared(body, self._inside(params), inputs)
+        layers = self._formulas.at(params, inputs)
         if layers is None:
             return None
         shape = layers.output.shape
 
         def jvp(d_theta: Tensor) -> Tensor:
-            return self.rows(layers.jvp(self._inside(self.split(d_theta)), None))
+            return self.rows(layers.jvp(self.split(d_theta), None))
 
         def vjp(d_rows: Tensor) -> Tensor:
-            gradients, _ = layers.vjp(self._unrows(d_rows, shape), False)
-            return self.join({prefix + name: value for name, value in gradients.items()} if prefix else gradients)
+            return self.join(layers.vjp(self._unrows(d_rows, shape), False)[0])
 
         def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
-            rows, _ = layers.jacobian(seeds.reshape(len(seeds), *shape), False)
-            yield slice(None), {prefix + name: value for name, value in rows.items()}
+            yield slice(None), layers.jacobian(seeds.reshape(len(seeds), *shape), False)[0]
 
         return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
 
-    def _inside(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return parameters by their names in the feature extractor."""
-        prefix = self._body[1]
-        if not prefix:
-            return params
-        return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
-
     @cached_property
-    def _body(self) -> tuple[nn.Module | None, str]:
-        """Return the feature extractor as a module without shared parameters, and the prefix of their names in the model."""
+    def _formulas(self) -> Formulas | None:
+        """Return the formulas of the feature extractor, if all its layers have one and share no parameter."""
         body, prefix = _without_head(self.model, self.location.head), ""
         if self.location.body_name is not None:
             body, prefix = self.model.get_submodule(self.location.body_name), self.location.body_name + "."
-        return None if body is None or (self.n_theta and is_shared(body)) else body, prefix
+        if body is None or (self.n_theta and is_shared(body)):
+            return None
+        return bound(body, self.names, prefix)
 
     def outputs(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:
         """Return the model's outputs at these parameters, including the head's; neither model nor inputs are changed."""

@@ -42,7 +42,7 @@ class Subspace:
     mirror: Tensor
     scale: Tensor
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Number of directions."""
         return self.kept.numel()
@@ -89,13 +89,7 @@ class Subspace:
     def gather(self, jacobians: Rows, like: Tensor) -> Blocks:
         """Gather parameter-major Jacobians (numel, m, n) into one, in the dtype of `like`; rows still lack their `scale`."""
         blocks: list[Block] = []
-        run: list[tuple[Tensor, Tensor | None]] = []
-
-        def close() -> None:
-            if run:
-                blocks.append(_stack(run, like))
-                run.clear()
-
+        run: list[tuple[Tensor, Tensor | None]] = []  # rows that come between two outer products
         first = next(iter(jacobians.values()))
         m, n = (first[0] if isinstance(first, list) else first).shape[1:]
         merged = False
@@ -109,8 +103,10 @@ class Subspace:
                 block = block.with_bias() if merged else block
             outer = [block] if isinstance(block, OuterBlock) else block if isinstance(block, list) else []
             if outer and entries is None:
-                close()
-                blocks.extend(each.to(like) for each in outer)
+                if run:
+                    blocks.append(_stack(run, like))
+                    run = []
+                blocks += [each.to(like) for each in outer]
             elif outer:
                 run.append((torch.cat([each.dense() for each in outer]), entries))
             elif block is None:
@@ -118,7 +114,8 @@ class Subspace:
             else:
                 assert isinstance(block, Tensor)
                 run.append((block, entries))
-        close()
+        if run:
+            blocks.append(_stack(run, like))
         return Blocks(tuple(blocks))
 
 
@@ -169,9 +166,8 @@ def moving_directions(model: nn.Module, parameters: Parameters, device: torch.de
     return Subspace(parameters, start, first, second, scale)
 
 
-def choose_subspace(model: nn.Module, parameters: Parameters, theta: Tensor, penalty: Tensor) -> Subspace:
+def choose_subspace(few: Subspace, theta: Tensor, penalty: Tensor) -> Subspace:
     """Return the directions that move the features, or all if the penalty (its matrix) moves along others."""
-    few = moving_directions(model, parameters, theta.device)
     if few.count == few.n_theta:
         return few
     force = penalty @ theta
@@ -182,4 +178,4 @@ def choose_subspace(model: nn.Module, parameters: Parameters, theta: Tensor, pen
     scale = float(torch.linalg.matrix_norm(penalty))
     coupled = float(moved.square() - torch.linalg.matrix_norm(inside).square()) > 1e-14 * scale**2
     pushed = float(torch.linalg.vector_norm(outside)) > 1e-13 * scale * float(torch.linalg.vector_norm(theta))
-    return all_directions(parameters, theta.device) if coupled or pushed else few
+    return all_directions(few.parameters, theta.device) if coupled or pushed else few

@@ -43,24 +43,27 @@ def check_model(model: object) -> nn.Module:
     """Return the model, an nn.Module whose parameters are all finite."""
     if isinstance(model, type) or not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module object, got {model!r}")
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+    modules, parameters = [*model.modules()], dict(model.named_parameters())
+    if nn.parameter.UninitializedParameter in map(type, parameters.values()):
         raise ValueError("model has lazy parameters that are not yet initialised; run it once on a batch first")
-    if any(_is_sharded(module) for module in model.modules()):
+    kinds = {kind for module in modules for kind in type(module).__mro__}
+    # by name, because importing FSDP takes a second
+    if not {kind.__name__ for kind in kinds}.isdisjoint(("FullyShardedDataParallel", "FSDPModule")):
         raise ValueError(
             "model is sharded (FSDP): each process holds a part of every parameter, and gnvpro needs theta as a whole on each; "
             "give the plain module, or one in DistributedDataParallel"
         )
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+    if torch.jit.ScriptModule in kinds:
         raise ValueError(
             "model is compiled by torch.jit, whose parameters cannot be varied; train the module that it was made from, and "
             "compile that afterwards"
         )
-    on_meta = [name for name, p in model.named_parameters() if p.is_meta]
-    if 0 < len(on_meta) < len(list(model.parameters())):
+    on_meta = [name for name, p in parameters.items() if p.is_meta]
+    if 0 < len(on_meta) < len(parameters):
         raise ValueError(
             f"model parameter {on_meta[0]!r} is on the meta device: it holds no numbers; load or initialise it"
         )
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         numbers = parameter.is_floating_point() or parameter.is_complex()
         if numbers and not parameter.is_meta and not torch.isfinite(parameter).all():
             raise ValueError(f"model parameter {name!r} holds NaN or infinity; initialise it again before training")
@@ -238,11 +241,6 @@ def check_runs(name: str, inputs: Inputs, network: SeparableNetwork) -> None:
         network.features(network.theta(), inputs[:2], PassPlan(2))
     except Exception as error:
         raise ValueError(f"the model cannot be run on {name} of {description(inputs)}: {error}") from error
-
-
-def _is_sharded(module: nn.Module) -> bool:
-    """Check by name, because importing FSDP takes a second."""
-    return any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(module).__mro__)
 
 
 def as_tensor(name: str, value: Any) -> Tensor:

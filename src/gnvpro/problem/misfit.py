@@ -84,12 +84,12 @@ class Misfit:
         share = self.weights.sum() if at_hand and not self.weighted else count / self.over.count(n_samples)
         return replace(self, weights=self.weights / share, over=self.over.of_samples(count))
 
-    @property
+    @cached_property
     def identity_hessian(self) -> bool:
         """True if the Hessian only multiplies each row by its weight."""
         return self.loss.is_least_squares and not self.by_entry
 
-    @property
+    @cached_property
     def by_entry(self) -> bool:
         """True if entries of a row differ in weight; each output is then a separate least-squares problem."""
         return self.weights.shape[1] > 1
@@ -152,9 +152,14 @@ class Misfit:
         """Return C (rows, n_targets, .) such that C C' is the second derivative of each row."""
         return self.sqrt_weights[..., None] * self.loss.hessian_root(outputs, self.targets)
 
+    @cached_property
+    def classifies(self) -> bool:
+        """True if the loss has an accuracy."""
+        return self.loss.accuracy(*self._one_row()) is not None
+
     def accuracy(self, outputs: Tensor) -> float | None:
         """Return the weighted share of rows classified correctly; None if the loss does not classify."""
-        if self.loss.accuracy(*self._one_row()) is None:
+        if not self.classifies:
             return None
 
         def add(w: Tensor, X: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:

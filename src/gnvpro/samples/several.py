@@ -103,22 +103,23 @@ def arguments_of(batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
 def cast(batch: Batch, dtype: torch.dtype | None) -> Batch:
     """Return the floating-point tensors of a batch in this dtype; None leaves them as they are."""
 
+    if dtype is None:
+        return batch
+
     def convert(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    if dtype is None:
-        return batch
     return convert(batch) if isinstance(batch, Tensor) else batch.map(convert)
 
 
 def shapes_of(batch: Inputs) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of one sample."""
-    return tuple(tuple(tensor.shape[1:]) for tensor in tensors_of(batch))
+    return tuple([tuple(tensor.shape[1:]) for tensor in tensors_of(batch)])
 
 
 def entries_per_sample(batch: Inputs) -> int:
     """Return the count of numbers in one sample."""
-    return sum(prod(shape) for shape in shapes_of(batch))
+    return sum(map(prod, shapes_of(batch)))
 
 
 def description(batch: Inputs) -> str:

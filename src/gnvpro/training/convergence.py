@@ -27,10 +27,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import islice
+from operator import attrgetter
 
 from gnvpro.policy import StoppingPolicy
 from gnvpro.training.history import Record
 
+WORK = attrgetter("work")
 LEAST, SHARE = 200, 0.25  # window of `seen_rests`: minimum number of iterations, and share of all iterations
 HALVED = 0.5
 
@@ -40,15 +42,17 @@ def has_converged(rules: StoppingPolicy, history: Sequence[Record], first: int =
     norm = history[-1].gradient_norm
     if norm is None or rules.gradient <= 0:
         return False
-    known = (record.gradient_norm for record in islice(history, first, None))
-    return norm <= rules.gradient * next(value for value in known if value is not None)
+    for record in islice(history, first, None):
+        if record.gradient_norm is not None:
+            return norm <= rules.gradient * record.gradient_norm
+    return False
 
 
 def has_settled(rules: StoppingPolicy, history: Sequence[Record], first: int = 0, capped: bool = True) -> bool:
     """Return whether Phi fell by less than the rules require in the last window."""
     last = history[-1]
     window = max(rules.least_work, rules.window * (last.work - history[first].work))
-    begun = bisect_right(history, last.work - window, key=lambda record: record.work) - 1
+    begun = bisect_right(history, last.work - window, key=WORK) - 1
     begun = min(begun, len(history) - 1 - rules.least_iterations)
     if begun < first:
         return False
@@ -66,11 +70,9 @@ def rests(rules: StoppingPolicy, history: Sequence[Record], best: int) -> bool:
 def first_record(history: Sequence[Record], first: int, start: int) -> int:
     """The first record of the last objective, known to be `first` before the records from `start` on."""
 
-    def objective(k: int) -> tuple[int, float | None, float | None]:
-        return history[k].level, history[k].theta_penalty, history[k].head_penalty
-
     for k in range(start, len(history)):
-        if objective(k) != objective(first):
+        last, old = history[k], history[first]
+        if (last.level, last.theta_penalty, last.head_penalty) != (old.level, old.theta_penalty, old.head_penalty):
             first = k
     return first
 

@@ -68,44 +68,44 @@ class History(Sequence[Record]):
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._records = list(records)
+        self.records = list(records)
 
     def append(self, record: Record) -> None:
         """Add the record of one more iteration."""
-        self._records.append(record)
+        self.records.append(record)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
     @overload
     def __getitem__(self, index: slice) -> History: ...
     def __getitem__(self, index: int | slice) -> Record | History:
-        return History(self._records[index]) if isinstance(index, slice) else self._records[index]
+        return History(self.records[index]) if isinstance(index, slice) else self.records[index]
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __repr__(self) -> str:
-        if not self._records:
+        if not self.records:
             return "History(empty)"
-        first, last = self._records[0], self._records[-1]
+        first, last = self.records[0], self.records[-1]
         return f"History({len(self)} records, loss {first.loss:.4g} -> {last.loss:.4g}, {last.work:g} work units)"
 
     def column(self, name: str) -> list[Any]:
         """Return one field of every record."""
-        return [getattr(record, name) for record in self._records]
+        return [getattr(record, name) for record in self.records]
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per record; missing values are empty cells."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(columns_of(self._records[0] if self._records else None))
-            writer.writerows(row_of(record) for record in self._records)
+            writer.writerow(columns_of(self.records[0] if self.records else None))
+            writer.writerows(row_of(record) for record in self.records)
 
     def to_dataframe(self) -> Any:
         """Return the records as a pandas DataFrame."""
         pandas = need("pandas", "pandas")
-        columns = columns_of(self._records[0] if self._records else None)
-        return pandas.DataFrame([row_of(record) for record in self._records], columns=columns)
+        columns = columns_of(self.records[0] if self.records else None)
+        return pandas.DataFrame([row_of(record) for record in self.records], columns=columns)
 
     def plot(self, against: str = "work") -> Figure:
         """Plot loss, accuracy, radius, damping or learning rate, gradient and penalties, as far as they were recorded.

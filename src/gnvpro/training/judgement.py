@@ -97,7 +97,7 @@ def assembled(point: ReducedPoint) -> tuple[DenseJointMatrix, Subspace]:
     """The matrix, and the directions in theta that it is in."""
     problem = point.problem
     prior = replace(problem.theta_penalty, alpha=1.0).hessian(point.theta)
-    subspace = choose_subspace(problem.network.model, problem.network.parameters, point.theta, prior)
+    subspace = choose_subspace(problem.network.directions, point.theta, prior)
     return dense_joint_matrix(point, subspace, subspace.reduce(subspace.reduce(prior).T)), subspace
 
 

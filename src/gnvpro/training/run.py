@@ -143,11 +143,11 @@ class Run:
                 return Status.HEAD_ONLY
             if self.batches is not None and self.cursor.done >= self.batches.iterations:
                 break
-            if len(self.history) > self.plan.iterations:
+            if len(self.journal.history.records) > self.plan.iterations:
                 return Status.ITERATIONS_SPENT
             if state.next_passes > budget.passes_left:
                 return Status.WORK_SPENT
-            if self.problem.processes.all(budget.seconds_left <= 0 or self._would_overrun(budget, state.next_passes)):
+            if self.plan.seconds < math.inf and self._too_late(budget, state.next_passes):
                 return Status.SECONDS_SPENT
             state, outcome = self.plan.method.step(problem, state, budget, self.cache)
             self.taking_up = False
@@ -206,6 +206,11 @@ class Run:
         limit = plan.limit(self.cursor.level)
         return Budget(self.meter, limit - aside, share, seconds, self._seconds, self.processes.smallest)
 
+    def _too_late(self, budget: Budget, passes: float) -> bool:
+        """Return whether no seconds are left, or a step of so many passes would exceed them by too much."""
+        late = budget.seconds_left <= 0 or self._would_overrun(budget, passes)
+        return self.problem.processes.all(late)
+
     def _would_overrun(self, budget: Budget, passes: float) -> bool:
         """Return whether a step of this many passes is predicted to exceed the given seconds by too much."""
         expected = budget.share * self.meter.seconds_of(products=max(0.0, passes - 2) / 2, points=1)
@@ -213,7 +218,7 @@ class Run:
 
     def _ended(self, state: MethodState) -> Status | None:
         """Return why the records end the run, with the same result after a resume; None if they do not."""
-        if self.history[-1].iteration - self._improved.iteration >= self.plan.patience:
+        if self.journal.history.records[-1].iteration - self._improved.iteration >= self.plan.patience:
             return Status.NO_BETTER
         if self.search is not None and self.search.finished:
             return Status.SETTLED
@@ -224,7 +229,7 @@ class Run:
 
     def _settled(self, settles: bool) -> Status | None:
         """Return how the objective settled; None at a standstill if better steps are still to come."""
-        rules, capped, history = self.problem.policy.stopping, self.plan.capped, self.history
+        rules, capped, history = self.problem.policy.stopping, self.plan.capped, self.journal.history.records
         if convergence.has_converged(rules, history, self._first):
             return Status.CONVERGED
         if not settles:
@@ -335,7 +340,7 @@ class Run:
         in_batches = self.batches is not None and note is None
         said, scores = self.search and self.search.last, self.keeper.scores
         record = Record(
-            iteration=len(self.history),
+            iteration=len(self.journal.history.records),
             loss=point.value,
             misfit=point.misfit,
             gradient_norm=gradient_norm,
@@ -364,7 +369,8 @@ class Run:
         self._improved = self._improved.after(record, self.plan.judge)
         state = None if method is None else lambda: {**self._standing(), "method": saved(method)}
         self.journal.publish(record, state)
-        self._first = convergence.first_record(self.history, self._first, len(self.history) - 1)
+        records = self.journal.history.records
+        self._first = convergence.first_record(records, self._first, len(records) - 1)
 
     # -- checkpoints
 

@@ -8,11 +8,13 @@ Formulas cover chains of layers with a rule in `rules`, and any module with a me
 by which your own network provides them. `params` maps the names of the parameters to differentiate (relative to the
 module) to the values to use; a missing parameter is frozen at the module's own value. Modules run in evaluation
 mode: dropout is the identity.
+
+`bound` looks up the rules and the names once per model; `Formulas.at` is one forward pass with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,40 +22,87 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.network.derivatives.protocol import Gradients, Layer, Linearization, Rows
-from gnvpro.network.derivatives.rules import rule_for
+from gnvpro.network.derivatives.rules import Rule, identity, rule_for
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One layer: its rule, and its parameters to differentiate by their own names and those in the chain."""
+
+    module: nn.Module
+    rule: Rule
+    own: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def of(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the values of this layer by its own names."""
+        return dict(zip(self.own, map(values.__getitem__, self.names), strict=True)) if self.own else {}
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """The layers of a network whose derivatives have formulas."""
+
+    layers: tuple[Bound, ...]
+    first: int  # the first layer with a parameter; the number of layers if there is none
+
+    @torch.no_grad()
+    def at(self, params: Mapping[str, Tensor], inputs: Tensor) -> Chain | None:
+        """Linearise at these parameters and inputs; None if a layer has no formula for such inputs."""
+        parts, output = [], inputs
+        for layer in self.layers:
+            made = layer.rule(layer.module, layer.of(params), output)
+            if made is None:
+                return None
+            output, part = made
+            parts.append(part)
+        return Chain(output, self, parts)
+
+
+def bound(module: nn.Module, names: Collection[str], prefix: str = "") -> Formulas | None:
+    """Return the formulas of a module for those of its parameters, whose names begin with `prefix`.
+
+    None if a layer has no rule, or a parameter belongs to no layer.
+    """
+    inside = [name for name in names if name.startswith(prefix)]
+    layers = _bound(module, inside, prefix)
+    if layers is None or sum(len(layer.own) for layer in layers) < len(inside):
+        return None
+    first = next((i for i, layer in enumerate(layers) if layer.own), len(layers))
+    return Formulas(tuple(layers), first)
+
+
+def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[Bound] | None:
+    if module._forward_hooks or module._forward_pre_hooks:  # they may change what a module computes
+        return None
+    inside = tuple(name for name in names if name.startswith(prefix))
+    own = tuple(name.removeprefix(prefix) for name in inside)
+    if callable(getattr(module, "linearize", None)):
+        return [Bound(module, _by_itself, own, inside)]
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        # `named_children` omits a layer that is used a second time
+        children = [(name, child) for name, child in module._modules.items() if child is not None]
+        parts = [_bound(child, inside, f"{prefix}{name}.") for name, child in children]
+        return None if None in parts else [layer for part in parts for layer in part or ()]
+    rule = rule_for(module)
+    if rule is identity:
+        return []
+    if rule is None or not module._parameters.keys() >= set(own):
+        return None
+    return [Bound(module, rule, own, inside)]
+
+
+def _by_itself(module: Any, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Layer] | None:
+    """Use the module's own method."""
+    made = module.linearize(params, inputs)
+    return None if made is None else (made.output, made)
 
 
 @torch.no_grad()
 def linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
     """Linearise `module` at `params` and `inputs`; None if a layer has no rule."""
-    return None if params and is_shared(module) else linearize_unshared(module, params, inputs)
-
-
-@torch.no_grad()
-def linearize_unshared(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> Linearization | None:
-    """Linearise a module that is known not to share a parameter; the check takes longer than a small layer."""
-    made = _linearize(module, params, inputs)
-    if made is None:
-        return None
-    output, part = made
-    return part if isinstance(part, Chain) else Chain(output, (Link(part, {name: name for name in params}),))
-
-
-def _linearize(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Layer] | None:
-    # Hooks may change what a module computes.
-    if module._forward_hooks or module._forward_pre_hooks:
-        return None
-    own = getattr(module, "linearize", None)
-    if callable(own):
-        made = own(params, inputs)
-        return None if made is None else (made.output, made)
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        chain = _chain(module, params, inputs)
-        return None if chain is None else (chain.output, chain)
-    rule = rule_for(module)
-    if rule is None or not params.keys() <= module._parameters.keys():
-        return None
-    return rule(module, params, inputs)
+    formulas = None if params and is_shared(module) else bound(module, params.keys())
+    return None if formulas is None else formulas.at(params, inputs)
 
 
 def is_shared(module: nn.Module) -> bool:
@@ -65,75 +114,48 @@ def is_shared(module: nn.Module) -> bool:
     return len(every) > len(set(every))
 
 
-def _chain(module: nn.Sequential, params: Mapping[str, Tensor], inputs: Tensor) -> Chain | None:
-    links: list[Link] = []
-    output = inputs
-    below: dict[str, dict[str, Tensor]] = {}
-    for key, value in params.items():
-        name, _, rest = key.partition(".")
-        below.setdefault(name, {})[rest] = value
-    for name, child in module._modules.items():  # `named_children` omits a layer that is used a second time
-        assert child is not None
-        own = below.get(name, {})
-        made = _linearize(child, own, output)
-        if made is None:
-            return None
-        output, part = made
-        if isinstance(part, Chain):
-            links += [Link(link.part, {key: f"{name}.{own}" for key, own in link.names.items()}) for link in part.links]
-        else:
-            links.append(Link(part, {key: f"{name}.{key}" for key in own}))
-    if sum(len(link.names) for link in links) < len(params):  # some parameters belong to no layer
-        return None
-    return Chain(output, tuple(links))
-
-
-@dataclass(frozen=True)
-class Link:
-    """One layer of a chain; `names` maps its parameters to their names in the chain."""
-
-    part: Layer
-    names: Mapping[str, str]
-
-
 @dataclass(frozen=True)
 class Chain:
     """Layers in sequence: the chain rule."""
 
     output: Tensor
-    links: tuple[Link, ...]
+    formulas: Formulas
+    parts: Sequence[Layer]
 
     @torch.no_grad()
     def jvp(self, d_params: Mapping[str, Tensor], d_inputs: Tensor | None) -> Tensor:
         """Go from the first layer to the last; layers before the first moving one are skipped."""
         d = d_inputs
-        for link in self.links:
-            if d is not None or link.names:
-                d = link.part.jvp({key: d_params[name] for key, name in link.names.items()}, d)
+        for layer, part in zip(self.formulas.layers, self.parts, strict=True):
+            if d is not None or layer.own:
+                d = part.jvp(layer.of(d_params), d)
         return torch.zeros_like(self.output) if d is None else d
 
     @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Go from the last layer to the first."""
-        return self._backwards(lambda part, c, onward: part.vjp(c, onward), cotangent, want_inputs)
+        return self._backwards([part.vjp for part in self.parts], cotangent, want_inputs)
 
     @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
         """Go from the last layer to the first, with m cotangents at once."""
-        return self._backwards(lambda part, c, onward: part.jacobian(c, onward), seeds, want_inputs)
+        return self._backwards([part.jacobian for part in self.parts], seeds, want_inputs)
 
     def _backwards(
         self,
-        pull: Callable[[Layer, Tensor, bool], tuple[Mapping[str, Any], Tensor | None]],
+        pulls: Sequence[Callable[[Tensor, bool], tuple[Mapping[str, Any], Tensor | None]]],
         cotangent: Tensor,
         want_inputs: bool,
     ) -> tuple[dict[str, Any], Tensor | None]:
         """Go through the layers from the last to the first that is needed; return the parts of their parameters by name."""
-        first = 0 if want_inputs else next((i for i, link in enumerate(self.links) if link.names), len(self.links))
+        first = 0 if want_inputs else self.formulas.first
         found: dict[str, Any] = {}
         pulled: Tensor | None = cotangent
-        for i in reversed(range(first, len(self.links))):
+        for i in range(len(pulls) - 1, first - 1, -1):
             assert pulled is not None
-            own, pulled = pull(self.links[i].part, pulled, want_inputs or i > first)
-            found.update({self.links[i].names[key]: value for key, value in own.items()})
+            own, pulled = pulls[i](pulled, want_inputs or i > first)
+            layer = self.formulas.layers[i]
+            for key, name in zip(layer.own, layer.names, strict=True):
+                if key in own:
+                    found[name] = own[key]
         return found, pulled if want_inputs else None

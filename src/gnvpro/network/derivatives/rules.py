@@ -22,7 +22,7 @@ Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None
 def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, LinearLayer] | None:
     if inputs.dim() < 2:
         return None
-    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    weight, bias = _weight_and_bias(module, params)
     assert weight is not None
     output = matmul_small(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
     return output, LinearLayer(inputs, weight, frozenset(params))
@@ -32,7 +32,7 @@ def _conv2d(module: nn.Conv2d, params: Mapping[str, Tensor], inputs: Tensor) -> 
     before, after = module._reversed_padding_repeated_twice[::2], module._reversed_padding_repeated_twice[1::2]
     if inputs.dim() != 4 or module.padding_mode != "zeros" or before != after:
         return None
-    weight, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    weight, bias = _weight_and_bias(module, params)
     assert weight is not None
     padding = tuple(reversed(before))  # numbers also for padding="same"
     options = (module.stride, padding, module.dilation, module.groups)
@@ -98,7 +98,7 @@ def _affine(
     module: nn.Module, params: Mapping[str, Tensor], x: Tensor, shape: Sequence[int], slope: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, NormLayer]:
     """Apply weight and bias, which broadcast in that shape, to the normalised x."""
-    own, bias = _value(module, params, "weight"), _value(module, params, "bias")
+    own, bias = _weight_and_bias(module, params)
     weight = x.new_ones(1) if own is None else own.reshape(shape)
     output = weight * x if bias is None else weight * x + bias.reshape(shape)
     return output, NormLayer(x, weight, (weight if own is None else own).shape, frozenset(params), slope)
@@ -111,7 +111,8 @@ def _flatten(module: nn.Flatten, params: Mapping[str, Tensor], inputs: Tensor) -
     return module(inputs), Fixed(module.forward, lambda c: c.reshape(len(c), *shape))
 
 
-def _identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed]:
+def identity(module: nn.Module, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Fixed]:
+    """Return the inputs."""
     return inputs, Fixed(lambda x: x, lambda c: c)
 
 
@@ -138,9 +139,14 @@ def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Ten
     return y.detach(), Pointwise(slope)
 
 
-def _value(module: nn.Module, params: Mapping[str, Tensor], name: str) -> Tensor | None:
-    own = getattr(module, name)
-    return params[name] if name in params else None if own is None else own.detach()
+def _weight_and_bias(module: Any, params: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """Return those given, else the module's own."""
+    weight, bias = params.get("weight"), params.get("bias")
+    if weight is None and module.weight is not None:
+        weight = module.weight.detach()
+    if bias is None and module.bias is not None:
+        bias = module.bias.detach()
+    return weight, bias
 
 
 def _pair(size: int | tuple[int, int]) -> list[int]:
@@ -156,8 +162,8 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.Flatten: _flatten,
-    nn.Identity: _identity,
-    nn.Dropout: _identity,
+    nn.Identity: identity,
+    nn.Dropout: identity,
     nn.Tanh: _tanh,
     nn.Sigmoid: _sigmoid,
     nn.ReLU: _relu,
