@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -195,18 +195,17 @@ class Processes:
 
     # -- agreeing
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Raise in all processes if one raises in this block; the block must not communicate."""
+        return nullcontext() if self.alone else self._together()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
         error: Exception | None = None
         try:
             yield
         except Exception as raised:
-            if self.alone:
-                raise
             error = raised
-        if self.alone:
-            return
         notes = self.gather_objects(None if error is None else (type(error).__name__, str(error)))
         if error is not None:
             raise error

@@ -27,6 +27,10 @@ KINDS = ("operations", "work", "seconds")
 
 def sizes_of(problem: Problem) -> Sizes:
     """Return the sizes that the costs of a problem depend on."""
+    return problem.once("sizes", lambda: _counted(problem))
+
+
+def _counted(problem: Problem) -> Sizes:
     network = problem.network
     done = network.operations(problem.few)
     return Sizes(
@@ -63,6 +67,10 @@ class Prices:
 
 def prices_of(dense: Dense, problem: Problem, sizes: Sizes) -> Prices:
     """Return the costs that the model predicts, in seconds."""
+    return problem.once(("prices", dense), lambda: _predicted(dense, problem, sizes))
+
+
+def _predicted(dense: Dense, problem: Problem, sizes: Sizes) -> Prices:
     cost, head = problem.policy.cost, head_size(problem)
     rows = replace(sizes, samples=min(sizes.samples, dense.samples or sizes.samples))
     return Prices(

@@ -243,7 +243,8 @@ def _typical_sizes(network: SeparableNetwork) -> Tensor:
 
 def _relative_precision(network: SeparableNetwork) -> float:
     """Return the relative rounding error of the least precise parameter."""
-    return max(torch.finfo(p.dtype).eps for p in network.model.parameters() if p.is_floating_point() or p.is_complex())
+    dtypes = {p.dtype for p in network.model.parameters()}
+    return max([torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point or dtype.is_complex])
 
 
 def _first_line(error: Exception) -> str:

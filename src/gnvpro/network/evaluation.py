@@ -19,28 +19,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run the model in evaluation mode with attention that has second derivatives; restore everything afterwards."""
     training = [module for module in model.modules() if module.training]
-    try:
-        if training:
-            model.eval()
-        with _plain_attention():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
     flags = torch.backends.cuda
     is_plain = not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled() or flags.cudnn_sdp_enabled())
     fast_path = torch.backends.mha.get_fastpath_enabled()  # fast path of nn.TransformerEncoder
     with ExitStack() as stack:
-        if not is_plain:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if fast_path:
-            stack.callback(torch.backends.mha.set_fastpath_enabled, True)
-            torch.backends.mha.set_fastpath_enabled(False)
-        yield
+        try:
+            if training:
+                model.eval()
+            if not is_plain:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if fast_path:
+                stack.callback(torch.backends.mha.set_fastpath_enabled, True)
+                torch.backends.mha.set_fastpath_enabled(False)
+            yield
+        finally:
+            for module in training:
+                module.training = True
 
 
 @contextmanager
@@ -69,10 +63,10 @@ def bare(model: nn.Module) -> nn.Module:
 
 def is_compiled(model: nn.Module) -> bool:
     """Return True if torch.compile runs some part of the model."""
-    return any(
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
+    for module in model.modules():
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            return True
+    return False
 
 
 def warn_of_modes(model: nn.Module, stacklevel: int) -> None:

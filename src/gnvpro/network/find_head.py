@@ -98,8 +98,9 @@ def first_run(model: nn.Module, inputs: Batch, name: str | None) -> FirstRun:
     calls, output = _run(model, inputs, params)
     if not isinstance(output, Tensor):
         raise TypeError(f"model must return one tensor, got {type(output).__name__}; wrap it in a module that does")
-    _check_output(calls, output, len(inputs))
-    last = [call for call in calls if _is_head(call) and _same_numbers(call, output)]
+    returned = [call for call in calls if _same_memory(call, output)]
+    last = [call for call in returned if _is_head(call) and _same_numbers(call, output)]
+    _check_output(returned, bool(last), output, len(inputs))
     if name is not None:
         modules = dict(model.named_modules())
         if name not in modules:
@@ -115,34 +116,32 @@ def first_run(model: nn.Module, inputs: Batch, name: str | None) -> FirstRun:
         )
     call = last[-1]
     head = call.module
-    if sum(other.module is head for other in calls) > 1:
+    if [other.module for other in calls].count(head) > 1:
         raise ValueError(
             f"head {call.name!r} runs more than once in a forward pass; only a head that runs once can be eliminated"
         )
     _check_head(model, call.name, head)
     _check_affine(call, head)
-    samples, returned = len(inputs), tuple(call.output.shape)
-    shape = returned[1:] if returned[0] == samples else (call.output.numel() // samples // returned[-1], returned[-1])
+    samples, rows = len(inputs), tuple(call.output.shape)
+    shape = rows[1:] if rows[0] == samples else (call.output.numel() // samples // rows[-1], rows[-1])
     location = HeadLocation(call.name, head, _find_body(calls, call, inputs), shape, tuple(output.shape[1:]))
     return FirstRun(location, call.input, inputs, params)
 
 
 def _run(model: nn.Module, inputs: Batch, params: dict[str, Tensor]) -> tuple[list[_Call], Any]:
     calls: list[_Call] = []
+    names = {module: name for name, module in model.named_modules(remove_duplicate=True)}
 
-    def watch(name: str, module: nn.Module) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            version = output._version if isinstance(output, Tensor) and not output.is_inference() else 0
-            calls.append(_Call(name, module, args[0] if args else None, output, version))
-
-        return module.register_forward_hook(hook)
+    def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        version = output._version if isinstance(output, Tensor) and not output.is_inference() else 0
+        calls.append(_Call(names[module], module, args[0] if args else None, output, version))
 
     with ExitStack() as hooks, torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="None of the inputs have requires_grad"
         )  # checkpoints, without gradient
-        for name, module in model.named_modules(remove_duplicate=True):
-            hooks.callback(watch(name, module).remove)
+        for module in names:
+            hooks.callback(module.register_forward_hook(note).remove)
         try:
             positional, named = arguments_of(inputs)
             with Places.of(model).holding(params):
@@ -209,16 +208,16 @@ def _same_memory(call: _Call, tensor: Tensor) -> bool:
     )
 
 
-def _check_output(calls: list[_Call], output: Tensor, samples: int) -> None:
-    """Check that there is at least one row per sample, in the head's shape."""
-    for call in calls:
-        if could_be_head(call.module) and _same_memory(call, output) and not _same_numbers(call, output):
+def _check_output(returned: list[_Call], has_head: bool, output: Tensor, samples: int) -> None:
+    """Check that there is at least one row per sample, in the head's shape, given the calls that returned its numbers."""
+    for call in returned:
+        if could_be_head(call.module) and not _same_numbers(call, output):
             raise ValueError(
                 f"the model changes the order of what its head {call.name!r} returns, from {tuple(call.output.shape)} to "
                 f"{tuple(output.shape)}; return it as it is: drop the transpose or permute after the head, and apply it to the "
                 "outputs where you need it"
             )
-    if output.ndim and output.shape[0] == samples and any(_is_head(c) and _same_numbers(c, output) for c in calls):
+    if output.ndim and output.shape[0] == samples and has_head:
         return
     if output.ndim < 2 or output.shape[0] != samples:
         raise ValueError(

@@ -83,11 +83,12 @@ class Snapshot:
             if value is not None
         ]
         self.attributes = [(module, dict(vars(module))) for module in self.model.modules()]
-        self._random = _random_states(self.model)
+        self._devices = _cuda_devices(self.model)
+        self._random = _random_states(self._devices)
 
     def drawn(self) -> bool:
         """Return True if random numbers were drawn since."""
-        return any(not torch.equal(a, b) for a, b in zip(self._random, _random_states(self.model), strict=True))
+        return not all(map(torch.equal, self._random, _random_states(self._devices)))
 
     def changed_buffers(self) -> list[str]:
         """Return names of buffers that were written or replaced since."""
@@ -129,7 +130,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def restored(model: nn.Module) -> Iterator[Snapshot]:
     """Restore the random generators and everything about the model afterwards, however the block ends."""
     before = Snapshot(model)
-    with torch.random.fork_rng(_cuda_devices(model)), intact(model):
+    with torch.random.fork_rng(before._devices), intact(model):
         try:
             yield before
         finally:
@@ -170,8 +171,8 @@ def check_independence(together: Tensor, samples: int, alone: Tensor) -> None:
         )
 
 
-def _random_states(model: nn.Module) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices(model))]
+def _random_states(devices: list[int]) -> list[Tensor]:
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -41,11 +42,11 @@ class Parameters:
         self._own = dict(self.model.named_parameters())
         self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
         self.names = list(self._parameters)
-        values = [_real(p) for p in self._parameters.values()]
+        self._complex = [name for name, p in self._parameters.items() if p.is_complex()]
+        values = [_real(p) if p.is_complex() else p for p in self._parameters.values()]
         self.shapes = [tuple(value.shape) for value in values]
         self._sizes = [value.numel() for value in values]
         self._dtypes = [value.dtype for value in values]
-        self._complex = [name for name, p in self._parameters.items() if p.is_complex()]
         self.n_theta = sum(self._sizes)
 
     # -- the head
@@ -82,14 +83,15 @@ class Parameters:
 
     # -- theta
 
-    @property
+    @cached_property
     def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return names and shapes of the parameters in theta."""
         return list(zip(self.names, self.shapes, strict=True))
 
     def theta(self) -> Tensor:
         """Return the model's own theta as a float64 vector."""
-        parts = [_real(p).reshape(-1).to(torch.float64) for p in self._parameters.values()]
+        own = map(_real if self._complex else torch.Tensor.detach, self._parameters.values())
+        parts = [p.reshape(-1).to(torch.float64) for p in own]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.weight.device)
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:

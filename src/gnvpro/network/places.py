@@ -44,8 +44,12 @@ class Places:
                 for key, value in container.items():
                     if id(value) in names:
                         found[names[id(value)]].append((container, key))
-            plain = {key: value for key, value in own.items() if key not in MODULE_INTERNALS}
-            _collect(plain, names, found, DEPTH, own)
+            for key, value in own.items():
+                if isinstance(value, Tensor):
+                    if id(value) in names:
+                        found[names[id(value)]].append((own, key))
+                elif type(value) in (dict, list) and key not in MODULE_INTERNALS:
+                    _collect(value, names, found, DEPTH - 1)
         return Places(found)
 
     @contextmanager
@@ -62,16 +66,14 @@ class Places:
                 container[key] = tensor
 
 
-def _collect(
-    values: Any, names: Mapping[int, str], found: dict[str, list[Place]], depth: int, owner: Any = None
-) -> None:
-    """Add the places in a container and its nested containers; `owner` is what `values` is a part of."""
+def _collect(values: Any, names: Mapping[int, str], found: dict[str, list[Place]], depth: int) -> None:
+    """Add the places in a container and its nested containers."""
     if len(values) > LONGEST:
         return
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):
         if isinstance(value, Tensor):
             if id(value) in names:
-                found[names[id(value)]].append((values if owner is None else owner, key))
+                found[names[id(value)]].append((values, key))
         elif depth and type(value) in (dict, list):
             _collect(value, names, found, depth - 1)
 

@@ -62,7 +62,7 @@ class SeparableNetwork(Parameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._units = sum(prod(shape[:-1]) for shape in self.shapes)  # rows of the weights
+        self._units = sum([prod(shape[:-1]) for shape in self.shapes])  # rows of the weights
         self._footprints: dict[tuple[object, int], Footprint] = {}
         self._no_jacobian: dict[object, str | None] = {}
         self._operations: dict[object, Operations] = {}
@@ -212,8 +212,8 @@ class SeparableNetwork(Parameters):
         """Return the error, if any, of the Jacobian of every sample on a few of them."""
         params, seeds = self.split(self.theta()), self.no_features().new_ones((1, len(few), self.n_features))
         try:
-            with restored(self.model):
-                if self._by_layers(params, few) is None:
+            if self._by_layers(params, few) is None:
+                with restored(self.model):
                     sample_jacobian(self._rows_of, params, few, seeds)
         except Exception as error:
             return (str(error) or type(error).__name__).splitlines()[0]

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +62,9 @@ from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch, Inputs, Streamed
 from gnvpro.samples.source import Samples
 
-# with more weights, the evidence is an estimate, and a search that starts strong often stays there
-MAX_WEIGHTS_WITH_STRONG_START = 5000
+T = TypeVar("T")
+
+MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class Problem:
     ) -> None:
         self.processes, self.policy = Processes.of(process_group), as_policy(policy)
         self.same_samples, self.head = same_samples, head
+        self._known: dict[Hashable, Any] = {}
         with self.processes.together():
             given = bare(check_model(model))
             self.loss = get_loss(loss)
@@ -301,12 +303,20 @@ class Problem:
         self.network.store(theta, W)
         self.working.show()
 
+    def once(self, name: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` computes from this problem, computed at the first request by this name."""
+        if name not in self._known:
+            self._known[name] = make()
+        known: T = self._known[name]
+        return known
+
     # -- problems that differ in one thing
 
     def _with(self, passes: PassPlan | None = None, **changed: Any) -> Problem:
         """Copy the problem with these changes; passes are given, or planned again."""
         other = copy.copy(self)
         other.__dict__.update(changed)
+        other._known = {}
         other.passes = passes or other.network.pass_plan(other.inputs, other.memory)
         other._first_sample = other._count_before()
         if isinstance(other.inputs, Stream):  # sums over samples outside memory use the chunks of the passes

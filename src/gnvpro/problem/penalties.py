@@ -47,7 +47,7 @@ class Tikhonov:
 
     def bind(self, model: nn.Module, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> BoundPenalty:
         """Return the penalty for the parameters of one network."""
-        n = sum(math.prod(shape) for _, shape in parameters)
+        n = sum([math.prod(shape) for _, shape in parameters])
         if self.operator is None:
             operator = identity((n,))
         elif isinstance(self.operator, LinearOperator):

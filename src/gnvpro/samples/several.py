@@ -119,7 +119,7 @@ def shapes_of(batch: Inputs) -> tuple[tuple[int, ...], ...]:
 
 def entries_per_sample(batch: Inputs) -> int:
     """Return the count of numbers in one sample."""
-    return sum(map(prod, shapes_of(batch)))
+    return sum([prod(tensor.shape[1:]) for tensor in tensors_of(batch)])
 
 
 def description(batch: Inputs) -> str:

@@ -36,7 +36,7 @@ class Bound:
 
     def of(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the values of this layer by its own names."""
-        return dict(zip(self.own, map(values.__getitem__, self.names), strict=True)) if self.own else {}
+        return dict(zip(self.own, map(values.__getitem__, self.names), strict=True))
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Formulas:
         """Linearise at these parameters and inputs; None if a layer has no formula for such inputs."""
         parts, output = [], inputs
         for layer in self.layers:
-            made = layer.rule(layer.module, layer.of(params), output)
+            made = layer.rule(layer.module, layer.of(params) if layer.own else {}, output)
             if made is None:
                 return None
             output, part = made
@@ -66,17 +66,19 @@ def bound(module: nn.Module, names: Collection[str], prefix: str = "") -> Formul
     """
     inside = [name for name in names if name.startswith(prefix)]
     layers = _bound(module, inside, prefix)
-    if layers is None or sum(len(layer.own) for layer in layers) < len(inside):
+    if layers is None:
         return None
-    first = next((i for i, layer in enumerate(layers) if layer.own), len(layers))
-    return Formulas(tuple(layers), first)
+    moving = [i for i, layer in enumerate(layers) if layer.own]
+    if sum([len(layers[i].own) for i in moving]) < len(inside):
+        return None
+    return Formulas(tuple(layers), moving[0] if moving else len(layers))
 
 
 def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[Bound] | None:
     if module._forward_hooks or module._forward_pre_hooks:  # they may change what a module computes
         return None
-    inside = tuple(name for name in names if name.startswith(prefix))
-    own = tuple(name.removeprefix(prefix) for name in inside)
+    inside = tuple([name for name in names if name.startswith(prefix)])
+    own = tuple([name.removeprefix(prefix) for name in inside])
     if callable(getattr(module, "linearize", None)):
         return [Bound(module, _by_itself, own, inside)]
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
@@ -128,7 +130,7 @@ class Chain:
         d = d_inputs
         for layer, part in zip(self.formulas.layers, self.parts, strict=True):
             if d is not None or layer.own:
-                d = part.jvp(layer.of(d_params), d)
+                d = part.jvp(layer.of(d_params) if layer.own else {}, d)
         return torch.zeros_like(self.output) if d is None else d
 
     @torch.no_grad()

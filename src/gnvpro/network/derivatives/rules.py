@@ -22,8 +22,9 @@ Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None
 def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, LinearLayer] | None:
     if inputs.dim() < 2:
         return None
-    weight, bias = _weight_and_bias(module, params)
-    assert weight is not None
+    weight, bias = params.get("weight"), params.get("bias")
+    weight = module.weight.detach() if weight is None else weight
+    bias = module.bias.detach() if bias is None and module.bias is not None else bias
     output = matmul_small(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
     return output, LinearLayer(inputs, weight, frozenset(params))
 
