@@ -26,7 +26,7 @@ AUTO = ("regression", "cdr", "dcr-1200", "peaks-2000", "ellipse")
 
 @dataclass(frozen=True)
 class Rule:
-    """What is switched off: names in the library that mean something else, and the problems it was made for."""
+    """The switched-off part: its names in the library, replacements for them, and the problems it was made for."""
 
     patches: dict[str, Any]
     solver: str = "auto"

@@ -245,7 +245,7 @@ def table_of_seconds(name: str, seeds: list[int], repetitions: int, share: float
 
 
 def unlimited(case: Case) -> dict[str, float]:
-    """Return no limit on work, so that `auto` counts operations; with levels the work says when to go on to the next."""
+    """Return no limit on work, so that `auto` counts operations; with levels, work decides when the next one begins."""
     return {"work": case.work} if case.make(0).levels > 1 else {"iterations": 10**9}
 
 

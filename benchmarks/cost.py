@@ -11,7 +11,7 @@
    Indian_pines_gt.mat below it).
 4. The cost model of `gnvpro.policy.cost`: seconds of a pass, an evaluation and an exact step, measured and predicted, and
    the constants that fit the measurements best (nonnegative least squares on ratios).
-5. Value and gradient of the reduced objective where everything is small (400 samples, a 3-16-16-20 tanh network): as
+5. Value and gradient of the reduced objective for a small problem (400 samples, a 3-16-16-20 tanh network): as
    gnvpro computes them, by autograd, and by nothing but the tensor operations that cannot be left out.
 """
 

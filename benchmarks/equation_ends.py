@@ -3,7 +3,7 @@
     python -m benchmarks.equation_ends                       the problems that the rule was chosen on
     python -m benchmarks.equation_ends heat1d-deep burgers   others
 
-Errors are those of the returned field, as in `gnvpro run`; seconds are processor seconds of one thread.
+Errors belong to the returned field, as in `gnvpro run`; seconds are processor seconds of one thread.
 """
 
 from __future__ import annotations

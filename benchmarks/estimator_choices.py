@@ -87,7 +87,7 @@ class Beside(nn.Module):
 
 
 class Biased(nn.Module):
-    """16 units with biases scale * b: the same penalty on b is one of 1 / scale^2 on the biases."""
+    """16 units with biases scale * b: an equal penalty on b means a penalty divided by scale^2 on the biases."""
 
     def __init__(self, n_inputs: int, scale: float) -> None:
         super().__init__()

@@ -187,7 +187,7 @@ def named(case: Case, fit: Any) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def best_of_three(run: Callable[[], Any]) -> tuple[Any, float]:
-    """What it returns, and the least processor seconds."""
+    """Return the result of the function and its smallest processor time in seconds."""
     seconds = []
     for _ in range(3):
         begun = time.process_time()

@@ -3,7 +3,7 @@
     git clone https://github.com/elizabethnewman/slimTrain CODE
     python -m benchmarks.slimtrain peaks --code CODE --batches 1 5 10 40 --epochs 20
     python -m benchmarks.slimtrain cdr --code CODE --batches 5 10 --epochs 100
-    python -m benchmarks.slimtrain peaks --ours --lr .0096 .024 .06 --batches 1 --epochs 20       adam-vpro at given rates
+    python -m benchmarks.slimtrain peaks --ours --lr 0.0096 0.024 0.06 --batches 1 --epochs 20    adam-vpro at given rates
 
 peaks is MATLAB's function of two variables on [-3, 3]^2, 2000 samples to train and 1000 to validate; cdr the set of
 the paper's third experiment, 400 and 200. Networks: a residual network of width 8 (cdr: 16) and depth 8, tanh, to

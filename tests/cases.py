@@ -165,7 +165,7 @@ class Case:
 
 @dataclass
 class Made:
-    """A case with its model and data drawn; theta is not where training would end."""
+    """A case with its model and data drawn; theta is not a minimum."""
 
     case: Case
     model: nn.Module

@@ -1,6 +1,6 @@
 """Checks of derivatives: the order of a Taylor remainder, the adjoint gap, and dense matrices written out naively.
 
-The dense reference knows nothing of gnvpro's formulas. It differentiates Phi(theta, W), evaluated by running the user's
+The dense reference shares none of gnvpro's formulas. It differentiates Phi(theta, W), evaluated by running the user's
 model with torch's own losses, by torch.func: no features, no column of ones, no inverse that is applied in pieces.
 
     d W / d theta = -(d^2 Phi / dW^2)^-1 d^2 Phi / dW d theta            as matrices
@@ -63,7 +63,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 
 def randomized(net: nn.Module, scale: float = 0.5) -> nn.Module:
-    """The network with all its parameters drawn anew."""
+    """The network with new random values of all parameters."""
     torch.manual_seed(1)
     for p in net.parameters():
         nn.init.normal_(p, std=scale)

@@ -52,7 +52,7 @@ class Rotated(PseudoHuber):
 
 
 class Untold(nn.Module):
-    """A network without formulas of its own: only autodiff can differentiate it."""
+    """A network without formulas: only autodiff can differentiate it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ EXACT = [name for name in CASES if name != "inexact elimination"]
 
 
 def make(case: Case, memory: float = 1e15, **settings: object) -> tuple[MatrixBuilder, ReducedPoint]:
-    """The point of a case where it begins, and what makes its matrix."""
+    """Return the first point of a case, and the parts of its matrix."""
     problem = problem_of(case, memory)
     dense = Dense(**settings)  # type: ignore[arg-type]
     problem = problem.with_passes(dense.pass_plan(problem))

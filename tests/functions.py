@@ -40,7 +40,7 @@ class FunctionPoint:
 
 
 class Function:
-    """A function that counts what it is asked."""
+    """A function that counts its calls."""
 
     epsilon = 2e-15
 

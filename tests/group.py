@@ -21,7 +21,7 @@ Keep = Callable[[str, Any], None]
 def run_in_group(
     work: Callable[..., None], *arguments: Any, size: int = 2, timeout: float = TIMEOUT
 ) -> list[dict[str, Any]]:
-    """What `work(rank, keep, ...)` kept by name in each process; what it raised is kept as "error"."""
+    """Results that `work(rank, keep, ...)` kept by name in each process; an exception is kept as "error"."""
     with tempfile.TemporaryDirectory() as folder:
         started = [
             mp.get_context("spawn").Process(target=_begin, args=(rank, size, folder, timeout, work, arguments))

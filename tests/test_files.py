@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all, whoever else writes it, and only where a file can be."""
+"""A file is replaced whole or not at all, even if others write it, and only if its path can be a file."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A bar where there is a terminal and rich, else lines, not too many of them."""
+"""A bar on a terminal with rich, else lines, and not too many of them."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""The same networks in JAX, from the same vector of weights: for contenders that need JAX functions.
+"""The race's networks in JAX, from equal vectors of weights: for contenders that need JAX functions.
 
 Layers as in `gnvpro.networks`: tanh layers, forward Euler steps (ResNet), RK4 steps of an antisymmetric ODE (NeuralODE).
 Float64; loops over layers and stages are unrolled, which compiles longer and runs faster than a scan for these depths.

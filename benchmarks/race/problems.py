@@ -64,7 +64,7 @@ class Problem:
         return parameters_to_vector(self.model.parameters()).detach().clone()
 
     def on(self, inputs: Tensor, targets: Tensor) -> Problem:
-        """The same problem on other training samples."""
+        """Return this problem with other training samples."""
         return replace(self, train=(inputs, targets))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The command line as a whole: version, help, completion, and advice where a library is missing."""
+"""The command line as a whole: version, help, completion, and advice if a library is missing."""
 
 from __future__ import annotations
 

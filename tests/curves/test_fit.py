@@ -1,4 +1,4 @@
-"""What a fit gives: shapes, constraints, weights, missing values, outliers, starts, and what it refuses."""
+"""Fits of curves: shapes, constraints, weights, missing values, outliers, starts, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NIST's certified regressions: all 27 from files where there are any, four small ones as literals."""
+"""NIST's certified regressions: all 27 if their files are present, four small ones as literals."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TARGETS = INPUTS @ np.ones((3, 4)) + np.arange(4.0)
 
 
 class Solver:
-    """A quick solver that remembers what it solved and may fail after some blocks."""
+    """A quick solver that records its blocks and may fail after some of them."""
 
     def __init__(self, fail_after=None, error=KeyboardInterrupt):
         self.solved, self.fail_after, self.error = 0, fail_after, error
@@ -93,7 +93,7 @@ def test_a_damaged_unfinished_set_is_begun_again(damage, tmp_path):
 
 
 def test_what_is_solved_is_written_before_the_end(tmp_path):
-    """So that a run that is killed has it."""
+    """Written at once, so that a killed run has it."""
     seen = []
 
     def solve(inputs):

@@ -1,4 +1,4 @@
-"""CIFAR-10: both official layouts, the download and its checksum, and what is refused; the real files where at hand."""
+"""CIFAR-10: both official layouts, the download and its checksum, and errors; the real files if present."""
 
 import hashlib
 import pickle

@@ -51,7 +51,7 @@ def paper_reactions(u):
 
 
 class TwoDimensional:
-    """The same problem assembled in two dimensions by scikit-fem: mass, transport, places of its nodes."""
+    """Assemble the problem in two dimensions by scikit-fem: mass, transport, places of its nodes."""
 
     def __init__(self, mesh):
         x = np.linspace(0, 1, mesh)
@@ -214,7 +214,7 @@ def test_table_agrees_with_the_sigmoids_and_saturates_beyond_its_ends():
     assert np.abs(got - exact.T)[:, :-4].max() < 1e-11
     assert got[:, -4] == pytest.approx(
         np.zeros(3), abs=1e-5
-    )  # the table ends at u = -8, where no sigmoid is above 5e-5
+    )  # the table ends at u = -8; every sigmoid is below 5e-5 there
     assert got[:, -3:] == pytest.approx(np.ones((3, 3)), abs=1e-11)
 
 

@@ -1,4 +1,4 @@
-"""Indian Pines: which copy is read, what is checked, and the split by class; the real image where it is at hand."""
+"""Indian Pines: the copies read, the checks, and the split by class; the real image if present."""
 
 import sys
 import types

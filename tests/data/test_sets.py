@@ -1,4 +1,4 @@
-"""What load() gives: sizes, seeds, disjoint sets, the removed mean, where files are looked for, and clear refusals."""
+"""Results of load(): sizes, seeds, disjoint sets, the removed mean, the places of files, and clear errors."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A report says why rows of its tables may not be comparable."""
+"""A report explains why rows of its tables may not be comparable."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_a_diffusion_coefficient_is_found_from_finite_element_data() -> None:
 
 
 def test_the_kink_of_allen_cahn_diffuses() -> None:
-    """Close to the kink, where the distance is not bent yet: q_t = 1e-4 q_xx; far from it the distance itself."""
+    """Close to the kink, before the distance bends: q_t = 1e-4 q_xx; far from it the distance itself."""
     from gnvpro.experiments.equations.transport import diffused_kink
 
     x = torch.tensor([[0.3, 0.999], [0.6, -0.995], [0.9, 0.99]], dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Experiments: the catalogue says what the paper says, and a run leaves behind what it should."""
+"""Experiments: the catalogue agrees with the paper, and a run leaves the promised files."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The report: its numbers are those of metrics.json, it needs nothing but itself, and a browser draws it."""
+"""The report: its numbers equal metrics.json, it is self-contained, and a browser draws it."""
 
 import html
 import json

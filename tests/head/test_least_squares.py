@@ -1,4 +1,4 @@
-"""The eliminated head for least squares against torch.linalg, also where the features are rank-deficient."""
+"""The eliminated head for least squares against torch.linalg, also for rank-deficient features."""
 
 from __future__ import annotations
 

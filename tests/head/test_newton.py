@@ -147,7 +147,7 @@ def test_inverse_hessian_is_the_inverse_of_autograds_hessian(name):
     n = fit.W.numel()
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(fit.W).reshape(n, n)
     product = fit.inverse_hessian.dense() @ H
-    # autograd finds p (1 - p) to eps, not to eps relative; where classes are separated, that is what H consists of
+    # autograd finds p (1 - p) to eps, not to eps relative; H consists of these for separated classes
     rounding = 1e-15 * float(torch.linalg.norm(fit.inverse_hessian.dense(), 2))
     assert float((product - torch.eye(n, dtype=F64)).abs().max()) <= 1e-12 + 10 * rounding
     assert fit.inverse_is_exact
@@ -213,7 +213,7 @@ def test_a_start_near_by_with_its_factor_takes_whole_steps_and_nothing_else(elim
     fit = eliminator.fit(moved, misfit, a2, cold.warm_start)
     assert 0 < fit.iterations <= 3
     assert float(gradient(moved, misfit, a2, fit.W).norm()) <= 1e-10
-    with pytest.raises(AttributeError):  # from afar it is asked
+    with pytest.raises(AttributeError):  # the norm is evaluated far away
         eliminator.fit(moved, misfit, a2, WarmStart(-100 * cold.W, cold.warm_start.factor))
 
 
@@ -315,7 +315,7 @@ def test_features_whose_squares_overflow_end_instead_of_looping_for_ever(scale):
 
 
 def test_a_warm_start_that_is_worse_than_zero_is_not_taken():
-    """Where classes are separable W is large; at other features it may be large and wrong, and the loss flat around it."""
+    """If classes are separable, W is large; at other features it may be large and wrong, and the loss flat around it."""
     Z, misfit, a2 = problem("separable multinomial, penalty 1e-6")
     cold = Newton().fit(Z, misfit, a2, None)
     objective = HeadObjective(Z, misfit, a2)

@@ -121,7 +121,7 @@ def test_processes_on_different_processors_agree_on_how_to_multiply(monkeypatch:
 
     class Unlike(Processes):
         def all(self, statement: bool) -> bool:
-            return False  # another process says no
+            return False  # another process refuses
 
     monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
     monkeypatch.setattr(module, "multiplies_bfloat16", lambda: True)
@@ -159,7 +159,7 @@ def test_a_large_head_needs_few_products(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(HeadObjective, "hessian", counting)
     fit = NewtonCG().fit(Z, Misfit.mean(Multinomial(), F.one_hot(labels, 100).to(F64)), 1e-4, None)
     assert fit.status is Status.CONVERGED
-    assert made[0] <= 120  # 140 where the penalty does not fall to its value
+    assert made[0] <= 120  # 140 if the penalty does not fall to its value
 
 
 @pytest.mark.parametrize(("penalty", "count"), [(1.0, 1), (1e-4, 4), (0.0, module.MOST_PENALTIES + 1)])

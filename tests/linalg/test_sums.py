@@ -14,7 +14,7 @@ from gnvpro.processes import Processes
 
 
 class Doubled(Processes):
-    """As if another process held the same samples once more."""
+    """A stand-in for two processes with equal samples."""
 
     def __init__(self) -> None:
         super().__init__()

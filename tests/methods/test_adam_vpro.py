@@ -78,7 +78,7 @@ def test_the_last_epoch_is_cut_where_the_work_ends_and_the_rate_is_zero_there(
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradient(loss: str) -> None:
-    """In unrotated coordinates the first move of ADAM has the gradient's sign, and as size the rate's share of the weights'."""
+    """Without rotation, ADAM's first move has the gradient's sign, and its size is the rate times the size of the weights."""
     x, y = samples(60, loss)
     problem = gnvpro.Problem(network(), x, y, loss=loss)
     head = (

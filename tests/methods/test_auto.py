@@ -180,7 +180,7 @@ def raced_to_exact_steps(loss: str) -> Raced:
 
 
 def test_exact_steps_begin_with_the_radius_of_krylov_steps() -> None:
-    """With a safe radius of their own they took six steps to make it a thousand times as long (peaks)."""
+    """With separate safe radii they took six steps to make it a thousand times as long (peaks)."""
     problem, budget, cache, state, race = raced_to_exact_steps("multinomial")
     assert race.cheap_bound is not None
     assert race.current.bound == race.cheap_bound
@@ -329,7 +329,7 @@ def small_problem(n: int, width: int = 30, **settings: Any) -> gnvpro.Problem:
 
 
 def test_several_processes_do_not_look_at_their_clocks(monkeypatch) -> None:
-    """Each has a clock of its own; were they to decide differently, they would wait for each other for ever."""
+    """Processes have separate clocks; with different decisions they would wait for each other for ever."""
     problem = small_problem(9)
     assert Costs("seconds", gnvpro.solvers.Dense(), problem).kind == "seconds"
     monkeypatch.setattr(problem.processes, "alone", False)

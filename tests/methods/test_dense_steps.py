@@ -1,4 +1,4 @@
-"""Training by exact steps: what they cost, where they are refused, and that they resume."""
+"""Training by exact steps: their cost, errors if they are impossible, and resuming."""
 
 from __future__ import annotations
 

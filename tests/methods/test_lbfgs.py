@@ -1,4 +1,4 @@
-"""L-BFGSvpro's searches do not creep where the objective is concave."""
+"""L-BFGSvpro's searches do not creep through concave regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others write is taken wherever ours is: solvers, methods, eliminators, listeners."""
+"""Users' solvers, methods, eliminators and listeners are accepted wherever the library's are."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_is_ones_own_trains_shows_in_the_history_and_resumes_to_the_same_bi
 
 
 def test_a_model_is_built_again_with_the_passes_that_were_left_when_it_was_built(tmp_path: Path) -> None:
-    """The budget is nearly spent, so that what is left decides on the model, and the trial after it is rejected."""
+    """The budget is nearly spent, so that its rest decides on the model, and the trial after it is rejected."""
     method = gnvpro.methods.GNvpro(solver=Greedy())
     expected = run(method, "least_squares")
     rejected = [r.iteration for r in expected.history if not r.accepted]

@@ -112,11 +112,11 @@ def test_with_nothing_given_it_ends_by_itself() -> None:
     assert kinds(result)[-1] != "adam-vpro"
 
 
-# -- where it begins on all samples
+# -- runs that begin on all samples
 
 
 class InChunks:
-    """An array that reads a whole chunk for each sample, as those of h5py and zarr do."""
+    """An array that reads a whole chunk for each sample, like arrays of h5py and zarr."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self._values, self.shape = values.numpy(), values.shape

@@ -10,7 +10,7 @@ from torch import nn
 
 import gnvpro
 
-SECONDS, PASSES = 1.5, 40.0  # given: so many seconds, or passes if the machine is busy
+SECONDS, PASSES = 1.5, 40.0  # limit in seconds, or in passes if the machine is busy
 WAYS = {
     "auto": {},
     "krylov": {"solver": "krylov"},
@@ -20,7 +20,7 @@ WAYS = {
 
 
 def convolutions(channels: int = 16) -> nn.Module:
-    """GroupNorm has no formula of its own, so the products go by automatic differentiation."""
+    """GroupNorm has no formula, so its products use automatic differentiation."""
     blocks = [
         nn.Sequential(nn.Conv2d(channels if i else 1, channels, 3, padding=1), nn.GroupNorm(4, channels), nn.ReLU())
         for i in range(4)

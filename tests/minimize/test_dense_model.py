@@ -139,7 +139,7 @@ def test_first_bounds_are_a_thousandth_of_the_diagonal() -> None:
 
 
 def two_tensors(scaling: float, units: tuple[float, float] = (1.0, 1.0)) -> tuple[DenseModel, Tensor]:
-    """A model of parameters p and q, each in units of its own, and those units, one per direction."""
+    """A model with separate units for its parameters p and q, and those units, one per direction."""
     torch.manual_seed(2)
     J, r = torch.randn(20, 7, dtype=F64), torch.randn(20, dtype=F64)
     c = torch.tensor([units[0]] * 3 + [units[1]] * 4, dtype=F64)

@@ -44,7 +44,7 @@ def test_products_correct_what_a_part_does_not_know(damping: float) -> None:
         return float(e @ whole @ e) / float(exact.d_x @ whole @ exact.d_x)
 
     assert distance(alone.d_x) > 0.01
-    assert distance(step.d_x) < 2 * TOLERANCE  # which is of the same norm, up to how well the part knows it
+    assert distance(step.d_x) < 2 * TOLERANCE  # equal in norm, within the accuracy of the part
     # what it promises is the reduction of the model of all samples, which the exact step reduces most for this damping
     assert step.predicted_reduction == pytest.approx(
         -float(GRADIENT @ step.d_x + 0.5 * step.d_x @ A @ step.d_x), rel=1e-12

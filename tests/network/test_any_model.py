@@ -29,7 +29,7 @@ WAYS = {
     "hybrid": {"solver": "hybrid"},
     "gauss-newton": {"method": "gauss-newton"},
     "lbfgs": {"method": "lbfgs-vpro"},
-    # At theta's own head the loss is least; where features are nearly dependent a gradient step of W goes up first.
+    # At theta's best head the loss is least; for nearly dependent features a gradient step of W goes up first.
     "adam": {"method": gnvpro.methods.TorchOptimizer(torch.optim.Adam, lr=1e-3, batch_size=10), "head_penalty": 1e-2},
     "nesterov": {"method": gnvpro.methods.TorchOptimizer(NESTEROV, lr=1e-3, batch_size=10), "head_penalty": 1e-2},
 }

@@ -45,7 +45,7 @@ class TooLong(torch.autograd.Function):
 
 
 class Closure(Net):
-    """Keeps a parameter where nobody finds it."""
+    """A module that hides a parameter from the registry."""
 
     def __init__(self):
         super().__init__(None)

@@ -1,4 +1,4 @@
-"""The head is found by running the model, and refused where it cannot be eliminated."""
+"""The head is found by running the model; one that cannot be eliminated raises an error."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_what_is_alive_is_measured_per_sample():
 def test_what_does_not_grow_with_the_samples_is_no_sample_s():
     x, large = torch.zeros(10, 5, dtype=F64), torch.zeros(1000, dtype=F64)
     assert footprint(lambda few: (2 * large, 2 * few), x) == Footprint(40, 40)
-    # the worst moment of few samples, at the large temporary, is not that of many
+    # few samples peak at the large temporary, many samples elsewhere
     assert footprint(lambda few: [(2 * large).sum(), (2 * few + 1).sum()], x) == Footprint(0, 80)
 
 
@@ -154,7 +154,7 @@ def test_what_fits_is_kept_and_the_rest_is_made_again_at_every_pass():
     n, meter = len(m.inputs), WorkMeter(len(m.inputs))
     _, whole = linearized("mlp, multinomial", GENEROUS)
     measured = m.network.measured(m.inputs)
-    # chunks of one sample, ten of which are kept beside the one in work
+    # chunks of one sample: ten are kept, one is in work
     passes = PassPlan.within(measured.peak + 10 * measured.held, measured, m.inputs, most=1)
     assert passes == PassPlan(1, 10)
     linearization = m.network.linearize(m.theta, m.inputs, passes, meter)
@@ -353,7 +353,7 @@ def test_a_resumed_run_takes_the_budget_it_began_with(tmp_path, monkeypatch):
 
 
 def peak_of(budget: float, method: str) -> float:
-    """Bytes that training on images takes in a process of its own, above what it has before."""
+    """Bytes that training on images takes in a separate process, above its first reading."""
     script = [sys.executable, __file__, str(budget), method]
     # What malloc does not give back to the system is another matter: here it gives back nearly everything.
     malloc = {"MALLOC_MMAP_THRESHOLD_": "100000", "MALLOC_TRIM_THRESHOLD_": "100000", "MALLOC_TOP_PAD_": "0"}
@@ -373,7 +373,7 @@ def test_the_budget_bounds_the_memory_of_training(method):
 
 
 def train_on_images() -> None:
-    """What the process does."""
+    """The body of that process."""
     budget, method = float(sys.argv[1]), sys.argv[2]
     torch.manual_seed(0)
     images, labels = torch.randn(2000, 3, 32, 32), torch.randint(0, 10, (2000,))
@@ -391,7 +391,7 @@ def train_on_images() -> None:
 
 
 def most_so_far() -> float:
-    """Bytes that this process has had at most; `ru_maxrss` would begin with those of the process that started it."""
+    """Peak memory of this process in bytes; `ru_maxrss` would begin with the peak of its parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

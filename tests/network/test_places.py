@@ -50,7 +50,7 @@ class InDict(nn.Module):
 
 
 class Alias(nn.Module):
-    """The same parameter as an attribute that no registry knows."""
+    """A shared parameter as an attribute outside every registry."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ def made(name):
 
 
 def what_it_is(model):
-    """Everything about a model that a computation must leave as it is, numbers apart."""
+    """Everything about a model that a computation must not change, apart from numbers."""
     return [
         (
             module.training,

@@ -71,7 +71,7 @@ class Around(nn.Module):
 
 
 class ComputesInSingle(Around):
-    """As many normalisation layers do."""
+    """Cast to float32, which many normalisation layers do."""
 
     def between(self, z):
         return (z.float() / z.float().norm(dim=1, keepdim=True)).type_as(z)

@@ -1,4 +1,4 @@
-"""Directions in theta that matter: left out where nothing asks for them, and only there."""
+"""Directions in theta that matter: a direction is left out only if neither samples nor penalty depend on it."""
 
 from __future__ import annotations
 

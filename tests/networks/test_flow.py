@@ -1,4 +1,4 @@
-"""What flows share: derivatives against autodiff, initial weights, shapes, and what is refused."""
+"""Properties of all flows: derivatives against autodiff, initial weights, shapes, and errors."""
 
 from __future__ import annotations
 

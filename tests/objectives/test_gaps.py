@@ -1,4 +1,4 @@
-"""Weights per entry: targets with gaps. Each output is then a least-squares problem of its own."""
+"""Weights per entry: targets with gaps. Each output is then a separate least-squares problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def samples() -> tuple[Tensor, Tensor, Tensor]:
     y = torch.stack([torch.sin(x[:, 0]), x[:, 1] ** 2, x[:, 0] * x[:, 1]], 1)
     weights = torch.rand(40, 3, dtype=F64, generator=generator) + 0.5
     gaps = torch.rand(40, 3, generator=generator) < 0.3
-    gaps[7] = True  # a sample that says nothing
+    gaps[7] = True  # a sample without observations
     return x, y.masked_fill(gaps, torch.nan), weights.masked_fill(gaps, 0.0)
 
 
@@ -43,7 +43,7 @@ def problem(x: Any, y: Any, weights: Any, **options: Any) -> gnvpro.Problem:
 
 
 def outputs(theta: Tensor, W: Tensor) -> Tensor:
-    """What `network` computes."""
+    """Outputs of `network`."""
     return torch.tanh(samples()[0] @ theta[:8].view(4, 2).T + theta[8:]) @ W[:, :-1].T + W[:, -1]
 
 

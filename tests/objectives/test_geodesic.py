@@ -53,7 +53,7 @@ def test_bent_step_keeps_the_outputs_nearer_to_a_line() -> None:
     assert bent.norm == straight.norm
 
     def off_the_line(step: Step) -> float:
-        """How far the outputs are from where the linear model puts them, seen along the tangents."""
+        """Distance of the outputs from the linear model's, projected on the tangents."""
         there, local = objective.at(point.x + step.d_x, point), local_matrix
         moved = local.pull_back(there.outputs - point.outputs, there.W - point.W)
         y = local.subspace.reduce(straight.d_x)

@@ -1,4 +1,4 @@
-"""What once went wrong without a word: each model or data set here is trained rightly, or refused in a sentence."""
+"""Faults that were once silent: each model or data set here trains correctly, or raises a clear error."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_the_record_is_of_the_stored_model_without_a_penalty_on_the_head(n_featu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_the_record_is_of_the_stored_head_in_every_dtype(dtype, method):
-    """The features of theta as it was stored times the head as it was stored; a smaller difference is no record."""
+    """Features of the stored theta times the stored head; a smaller difference leaves no record."""
     model = small(dtype)
     inputs, targets = X.to(dtype), Y.to(dtype)
     result = gnvpro.train(model, inputs, targets, loss="least_squares", work=30, method=method)

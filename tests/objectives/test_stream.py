@@ -1,4 +1,4 @@
-"""Samples that are not held: value, W, gradient, products and the matrix are those of tensors, for every loss and network."""
+"""Samples outside memory: value, W, gradient, products and the matrix equal the tensors', for every loss and network."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_point_is_that_of_tensors(name, tmp_path):
 
 @pytest.mark.parametrize("least", ["double", "single", "half"])
 def test_a_head_without_its_hessian_is_that_of_tensors(least, tmp_path, monkeypatch):
-    """As large heads are eliminated, whatever the fewest digits that conjugate gradients work with."""
+    """Use conjugate gradients, the eliminator of large heads, at any number of digits."""
     if least != "double":
         monkeypatch.setattr(newton_cg, "SINGLE_PRECISION_ENTRIES", 1)
     monkeypatch.setattr(newton_cg, "multiplies_bfloat16", lambda: least == "half")
@@ -182,7 +182,7 @@ def test_a_file_that_changes_under_way_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("dataset", [False, True])
 def test_a_batch_may_have_no_sample_here(tmp_path, dataset):
-    """Of several processes, each has those of a batch that are its own."""
+    """Each of several processes receives its part of a batch."""
     m = made("mlp, multinomial")
     if dataset:
         inputs = torch.utils.data.TensorDataset(m.inputs, m.targets)

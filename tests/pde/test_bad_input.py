@@ -1,4 +1,4 @@
-"""What `pde.solve` refuses or says before it begins."""
+"""Errors and warnings of `pde.solve` before it begins."""
 
 from __future__ import annotations
 

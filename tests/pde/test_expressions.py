@@ -128,7 +128,7 @@ def test_integrals_are_weighted_sums() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_linear_expressions_are_linear(seed: int) -> None:
-    """F(a v + b w) = a F(v) + b F(w) for random expressions, heads and numbers; and the degree says so."""
+    """F(a v + b w) = a F(v) + b F(w) for random expressions, heads and numbers, exactly if the degree is at most one."""
     torch.manual_seed(seed)
     u = field(outputs=2, seed=seed)
     pieces = [

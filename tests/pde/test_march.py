@@ -1,4 +1,4 @@
-"""Long times are solved slab by slab: each begins where the last one ended, and errors that are inherited are seen."""
+"""Long times are solved slab by slab: each begins with the end of the last, and inherited errors are reported."""
 
 from __future__ import annotations
 

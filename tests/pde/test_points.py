@@ -1,4 +1,4 @@
-"""Points: where they should be, spread evenly, others on demand."""
+"""Points: in the right places, spread evenly, different on demand."""
 
 from __future__ import annotations
 

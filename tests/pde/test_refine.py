@@ -1,4 +1,4 @@
-"""Points are added where the equations hold worst."""
+"""Points are added in regions of the largest residuals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run without a budget ends by itself: where the residuals on fresh points hardly fall any more, and again after a break."""
+"""A run without a budget ends when the residuals on fresh points no longer fall, also after a resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = gnvpro.extend.Record(0, 1.0, 1.0, None, None, None, None, True, work=0.0
 
 
 def history(misfits: list[float]) -> list[gnvpro.extend.Record]:
-    """One record with each misfit on fresh points, after one where nobody looked."""
+    """One record for each misfit on fresh points, after one without a measurement."""
     return [FIRST] + [replace(FIRST, iteration=k + 1, validation_loss=misfit) for k, misfit in enumerate(misfits)]
 
 
@@ -41,12 +41,12 @@ def test_the_window(misfits: list[float], end: int | None) -> None:
 
 @pytest.mark.parametrize(("power", "ends"), [(2.0, True), (3.0, False)])
 def test_a_power_of_the_iterations_is_judged_by_its_exponent(power: float, ends: bool) -> None:
-    """In the last quarter of k iterations, k^-2 falls by 0.56 and k^-3 by 0.42."""
+    """k^-2 falls by 0.56 in the last quarter of k iterations, and k^-3 by 0.42."""
     assert (ends_at([float(k + 1) ** -power for k in range(3000)]) is not None) == ends
 
 
 def test_a_worse_field_on_the_way_does_not_count() -> None:
-    """New points move the residuals up and down; the best of them is asked."""
+    """New points move the residuals up and down; the best residuals count."""
     steady = [0.99**k for k in range(800)]
     assert ends_at([m * (1000 if k % 7 else 1) for k, m in enumerate(steady)]) is None
 

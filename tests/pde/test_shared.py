@@ -76,7 +76,7 @@ def solved(name: str, seed: int, group: Any, **settings: Any) -> tuple[Tensor, T
 def in_two(rank: int, keep: Keep, folder: str) -> None:
     group = dist.group.WORLD
     for name in CASES:
-        keep(name, solved(name, rank, group))  # each has a network of its own to begin with: rank 0's counts
+        keep(name, solved(name, rank, group))  # processes start with different networks; rank 0's counts
         if rank == 0:
             keep(f"{name}, alone", solved(name, 0, None))
     # more than ten iterations: residuals are looked at, points are added

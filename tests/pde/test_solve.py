@@ -1,4 +1,4 @@
-"""Solving: exact where the solution is in reach, quadratic where Newton should be, the same again after a break."""
+"""Solving: exact if the solution is representable, quadratic convergence of Newton's method, equal results after a resume."""
 
 from __future__ import annotations
 

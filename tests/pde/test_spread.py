@@ -78,7 +78,7 @@ def test_the_trials_are_repeated_to_the_last_bit_after_an_interruption(tmp_path:
 
 
 def test_trials_end_with_the_budget() -> None:
-    """A clock that moves on by one second each time that it is asked."""
+    """A clock that advances by one second at each call."""
     u, equations = oscillation(60.0)
     ticks = iter(range(1000))
     result = pde.solve(u, equations, seconds=43.0, clock=lambda: float(next(ticks)))

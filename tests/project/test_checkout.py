@@ -1,4 +1,4 @@
-"""Nothing lies in the checkout that was put there by accident."""
+"""The checkout contains no accidental files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = {
 
 
 def unexpected(tracked: list[str]) -> set[str]:
-    """Names at the root of the checkout that nobody said belong there."""
+    """Unexpected names at the root of the checkout."""
     return {path.partition("/")[0] for path in tracked} - FOLDERS - FILES
 
 

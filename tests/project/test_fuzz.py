@@ -1,8 +1,8 @@
 """A random campaign: methods, losses, dtypes, batches, memory, weights and degenerate data, drawn by a seed.
 
-Whatever is drawn, `train` ends in one of two ways:
+For every random case, `train` ends in one of two ways:
 
-    a sentence        ValueError or TypeError, raised by gnvpro itself, the model as it was (or as the last level left it)
+    an error         ValueError or TypeError, raised by gnvpro itself, and an unchanged model (or the last level's)
     a trained model   finite, the one on record; Phi does not rise on accepted steps; work stays within the budget; a run
                       that is interrupted and resumed has the same records
 
@@ -123,7 +123,7 @@ def drawn(seed):
 
 
 def check(seed):
-    """What is wrong with the case of this seed, as an AssertionError or whatever escapes; nothing where all is well."""
+    """The fault in the case of this seed, an AssertionError or any other exception; None if all is well."""
     make, arguments, draw = drawn(seed)
     model = make()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -208,7 +208,7 @@ def test_any_case_trains_or_is_refused(seed):
 
 
 def campaign(seconds, first):
-    """Cases for so many seconds, at least one, each named by its seed; the number that failed."""
+    """Run cases for this many seconds, at least one, each named by its seed; return the number that failed."""
     deadline, seed, failed = time.monotonic() + seconds, first, []
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", OVERFITS)

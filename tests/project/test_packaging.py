@@ -69,7 +69,7 @@ def test_the_wheel_works_in_a_clean_environment(built: Path, tmp_path: Path) -> 
     place = tmp_path / "clean"
     venv.create(place, with_pip=False)
     python = place / "bin" / "python"
-    # its own packages are the wheel's; torch and the other libraries are found where they are installed already
+    # its packages are the wheel's; torch and the other libraries come from the existing installation
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
     pip = (sys.executable, "-m", "pip", "--python", python)
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", wheel, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What `gnvpro` shows: about twenty names at the top, the rest in four modules, and no torch before it is needed."""
+"""The public names of `gnvpro`: about twenty at the top, the rest in four modules, and no torch before it is needed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from streamed import on_disk
 
 
 class Dataset5:
-    """Sliced like a dataset of h5py: by slices and by increasing lists of numbers, and says what was read."""
+    """An array like a dataset of h5py: sliced by slices and by increasing lists of numbers; it records what was read."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.values, self.read = values, 0
@@ -93,7 +93,7 @@ def test_what_is_read_slice_by_slice(tmp_path):
 
 
 class Group:
-    """Of zarr: arrays by name, and no mapping."""
+    """A group of zarr: arrays by name, but no mapping."""
 
     def keys(self) -> list[str]:
         return ["x"]

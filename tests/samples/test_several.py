@@ -26,7 +26,7 @@ class Pair(nn.Module):
 
 
 class Joined(Pair):
-    """The same of one input."""
+    """The model with one joined input."""
 
     def forward(self, both: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(both[:, :2], both[:, 2])

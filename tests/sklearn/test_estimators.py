@@ -1,4 +1,4 @@
-"""The regressor and the classifier do what scikit-learn's own checks, and the words of their docstrings, ask for."""
+"""The regressor and the classifier pass scikit-learn's checks, and keep the promises of their docstrings."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ def test_the_interval_covers_when_parts_of_the_samples_are_fitted_exactly() -> N
 
 
 def test_each_target_has_noise_of_its_own() -> None:
-    """.01 and .5: with one noise for both, the first target would be smoothed until it has .03."""
+    """0.01 and 0.5: with one noise for both, the first target would be smoothed until it has 0.03."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (5500, 4))
     clean = np.stack([np.sin(3 * X[:, 0]) + X[:, 1] * X[:, 2], np.cos(2 * X[:, 1]) + X[:, 3] ** 2 + X[:, 0] / 2], 1)

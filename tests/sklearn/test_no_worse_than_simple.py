@@ -1,4 +1,4 @@
-"""Estimators as they come are never far behind the mean or a linear model, whatever the table looks like."""
+"""Estimators with default settings are never far behind the mean or a linear model, on any table."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_warm_start_keeps_the_pieces_and_other_columns_begin_afresh() -> None:
 
 
 def steps(samples: int = 600, seed: int = 0, sharp: float = 30.0):
-    """Steps along two of four columns, or a smooth function where they are not sharp, with noise of a tenth."""
+    """Steps along two of four columns, or a smooth function instead, with noise of 0.1."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1, 1, (samples, 4))
     clean = np.tanh(sharp * (X[:, 0] - 0.5)) + np.tanh(sharp * (X[:, 0] + 0.5)) + X[:, 1] * np.tanh(sharp * X[:, 1])

@@ -132,7 +132,7 @@ def test_there_is_one_training_where_work_is_capped_or_columns_are_not_ours_to_s
 
 
 def sizes_of_trainings(model, X, y) -> list[int]:
-    """How many samples each training of a fit saw."""
+    """Numbers of samples in each training of a fit."""
     kind = type(model)
     with patch.object(kind, "_train", autospec=True, side_effect=kind._train) as trainings:
         model.fit(X, y)
@@ -169,7 +169,7 @@ def test_the_part_takes_no_more_iterations_than_relevances_need() -> None:
 def test_what_is_not_known_is_found_out_once_for_relevances_and_intervals() -> None:
     X, y = two_columns_matter(200, 5)
     counted = patch("gnvpro.sklearn.trained.joint_posterior", side_effect=joint_posterior)
-    with counted as judged, ALIKE:  # which asks for nothing
+    with counted as judged, ALIKE:  # which needs no search
         GNvproRegressor(random_state=0).fit(X, y)
         alone = judged.call_count
     with counted as judged:
@@ -211,7 +211,7 @@ def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_sample
     assert usual("least_squares", 15_000, 20) == usual("multinomial", 15_000, 3) == "auto"
 
 
-VERY_MANY = rules(part_rows=400, batches_from=1500)  # so few samples count as very many
+VERY_MANY = rules(part_rows=400, batches_from=1500)  # makes this number of samples count as very many
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The head of a batch: where its minimum is, how near it stays to the last one, and what it refuses."""
+"""The head of a batch: its minimum, its distance from the last one, and errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_inner_steps_are_few_once_the_factor_is_kept() -> None:
 
 
 def followed(settings: BatchHead, Z: Tensor, labels: Tensor, size: int) -> tuple[list[HeadMemory], list[Tensor]]:
-    """What is remembered after each batch, and the heads at which gradients were taken."""
+    """The memory after each batch, and the heads at which gradients were taken."""
     memory = settings.first(torch.zeros(3, Z.shape[1], dtype=torch.float64))
     memories, heads = [], []
     for z, y in zip(Z.split(size), labels.split(size), strict=True):
@@ -108,7 +108,7 @@ def test_the_head_remembers_as_many_samples_as_its_entries_need() -> None:
 
 @pytest.mark.parametrize("size", [0.0, 30.0])
 def test_a_head_in_its_running_metric_never_raises_the_objective_of_a_batch_that_comes_again(size: float) -> None:
-    """Nor where a wrong head is so sure of itself that its Hessian is nearly zero."""
+    """Not even if a wrong head is so certain that its Hessian is nearly zero."""
     x, y = samples(100, "multinomial")
     y = (y > 0).long()
     misfit, W = misfit_of("multinomial", y), torch.zeros(3, 4, dtype=torch.float64)
@@ -140,7 +140,7 @@ def test_readings_of_a_plain_metric_average_more_than_the_last_batch() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.1])
 def test_the_proximal_weight_is_found_at_which_the_head_has_its_freedom(share: float) -> None:
-    """tr H (H + rho)^-1, of the diagonal blocks, is the share of the samples that was asked for."""
+    """tr H (H + rho)^-1, of the diagonal blocks, is the chosen share of the samples."""
     x, y = samples(400, "multinomial")
     Z = torch.cos(x @ torch.randn(4, 40, dtype=torch.float64))
     misfit, settings = misfit_of("multinomial", y), BatchHead(freedom=0.2, steps=1)

@@ -1,4 +1,4 @@
-"""The learning rate that nobody has to choose."""
+"""The automatic learning rate."""
 
 from __future__ import annotations
 

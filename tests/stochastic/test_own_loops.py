@@ -1,4 +1,4 @@
-"""What loops do around a reduced loss: mixed precision, scalers, schedules, readings, compiled models, several processes."""
+"""Loops around a reduced loss: mixed precision, scalers, schedules, readings, compiled models, several processes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_without_gradients_the_loss_is_that_of_the_model_and_nothing_moves() -> 
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_the_model_never_holds_the_head_of_a_batch(loss: str) -> None:
-    """But one that follows the batches: of least squares the mean, of two so far; of other losses a part of each move."""
+    """A head that follows the batches: for least squares the mean, of two so far; for other losses a part of each move."""
     (x, y), (x2, y2) = batches(100, 50, loss)
     model = network()
     settings = gnvpro.heads.BatchHead(proximal=0.1) if loss == "least_squares" else gnvpro.heads.BatchHead(gain=0.25)
@@ -226,7 +226,7 @@ def in_two_processes(rank: int, keep: Keep) -> None:
     with pytest.raises(ValueError, match="targets") as raised:
         criterion(x, y[:-1] if rank else y)
     keep("short", str(raised.value))
-    keep("on", criterion(x, y).item())  # and both go on
+    keep("on", criterion(x, y).item())  # and both continue
     alone = gnvpro.ReducedLoss(copy.deepcopy(model), loss=loss, process_group=dist.group.WORLD)
     keep("given", alone(x, y).item())
 

@@ -47,7 +47,7 @@ def test_rotations_of_the_problem_do_not_slow_it() -> None:
 
 
 def test_rounding_errors_do_not_choose_the_coordinates() -> None:
-    """A first gradient of rank one leaves most coordinates open; those of two runs must be the same."""
+    """A first gradient of rank one leaves most coordinates open; two runs must choose equal ones."""
     torch.manual_seed(0)
     first = torch.randn(6, 1, dtype=torch.float64) @ torch.randn(1, 5, dtype=torch.float64)
     later = torch.randn(25, 6, 5, dtype=torch.float64)

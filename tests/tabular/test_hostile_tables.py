@@ -1,4 +1,4 @@
-"""Tables as people have them: what is doubtful is asked for before training, and what was read is said."""
+"""Real-world tables: doubtful cells raise errors before training, and the report lists what was read."""
 
 from __future__ import annotations
 

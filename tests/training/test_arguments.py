@@ -281,7 +281,7 @@ def test_bad_input_is_refused_by_name_before_any_work_with_the_model_untouched(w
     if isinstance(model, nn.Module):
         model.double()
         model.train()
-        next(model.children()).eval()  # a mode of its own, to be restored
+        next(model.children()).eval()  # a non-default mode, to be restored
     before = state_of(model)
     records: list[Any] = []
     arguments.setdefault("listeners", records.append)

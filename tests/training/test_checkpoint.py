@@ -73,7 +73,7 @@ class Interrupted(Exception):
 
 
 def interrupted_and_resumed(name, stop, path, **more):
-    """A run that stops after an iteration, and then goes on."""
+    """A run that stops after an iteration, and then continues."""
 
     def interrupt(record):
         if record.iteration >= stop:
@@ -95,7 +95,7 @@ def test_a_run_interrupted_after_any_iteration_goes_on_to_the_same_bits(name, tm
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
 def test_a_run_interrupted_while_either_kind_of_step_is_taken_goes_on_to_the_same_bits(tmp_path, loss):
-    """`auto` takes cheap steps and exact ones by turns."""
+    """`auto` alternates between cheap and exact steps."""
     cheap = "hybrid"
     policy = Policy(solver=SolverPolicy(cheap_first=0.0, least_window=4, judged_after=3))
     solver = gnvpro.solvers.Auto(max_rank=4, cost="work")

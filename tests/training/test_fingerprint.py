@@ -44,7 +44,7 @@ class Huber:
 
 
 class PlainHuber(Huber):
-    """The same as a plain class with an attribute."""
+    """A plain class with an attribute, otherwise equal."""
 
     def __init__(self, delta: float) -> None:
         self.__dict__["delta"] = delta
@@ -339,7 +339,7 @@ def test_an_object_may_say_itself_who_it_is(tmp_path: Path) -> None:
 
 
 def everything() -> dict[str, str]:
-    """Descriptions that must not depend on where in memory, or in which process, things are."""
+    """Descriptions that must not depend on addresses in memory or on the process."""
     torch.manual_seed(0)
     samples = {
         "loss": Huber(1.0),

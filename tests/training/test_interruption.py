@@ -1,4 +1,4 @@
-"""Interruption and full disks: one line instead of a traceback, and a checkpoint from which the run goes on."""
+"""Interruption and full disks: one line instead of a traceback, and a checkpoint from which the run continues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(out, *more):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_line_says_how_to_go_on(tmp_path, number):
-    """And the exit status is the customary one."""
+    """The exit status is the customary one."""
     process = subprocess.Popen(
         command(tmp_path),
         stdout=subprocess.PIPE,
@@ -118,7 +118,7 @@ METHODS = {
 
 @pytest.mark.parametrize("way", METHODS)
 def test_odd_states_of_a_method_are_refused_by_name_and_the_model_stays(tmp_path, way):
-    """Every entry of the method's state in turn is left out, or is something else; what does no harm may go on."""
+    """Every entry of the method's state is left out or replaced once; a harmless change may be accepted."""
     path = tmp_path / "run.ckpt"
     gnvpro.train(model(), X, Y, loss="least_squares", work=20, checkpoint=path, **METHODS[way])
     saved, refused = checkpoint.load(path), []

@@ -49,7 +49,7 @@ def test_an_interruption_writes_the_last_state_and_is_handed_on(tmp_path: Path) 
         with journal.watched(1.0):
             journal.publish(record(0), lambda: {"identity": {"a": "b"}, "x": 0})
             journal.publish(record(1), lambda: {"identity": {"a": "b"}, "x": 1})
-            journal.publish(record(2), None)  # after which nothing can go on
+            journal.publish(record(2), None)  # after which no run can continue
             assert not file.exists()
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""A run that is over because its budget is spent goes on with a larger one, as if it had had that from the start."""
+"""A run that has spent its budget continues with a larger one, as if it had had that from the start."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def validation(loss: str) -> tuple[Tensor, Tensor]:
 
 
 def assert_eliminated(model: torch.nn.Module, loss: str) -> float:
-    """Against a solve of its own; the objective there."""
+    """Compare with an independent solve, and its objective."""
     problem = gnvpro.Problem(model, *samples(400, loss), loss=loss)
     point = problem.reduced.at(problem.theta())
     torch.testing.assert_close(problem.W(), point.W, rtol=1e-6, atol=1e-8)
@@ -109,7 +109,7 @@ def test_the_best_of_the_batches_is_kept_when_other_steps_have_followed(loss: st
 @of_each_loss
 @pytest.mark.parametrize("keep", ["last", "best"])
 def test_interrupted_too(name: str, loss: str, keep: str, tmp_path: Path) -> None:
-    """The model is eliminated, and the checkpoint goes on as if it had not been."""
+    """The model is eliminated, and the checkpoint continues as if it had not been."""
     settings: dict[str, Any] = {"validation": validation(loss), "keep": keep, "work": 40, "iterations": 7}
     whole = trained(name, loss, **settings)
 
@@ -165,7 +165,7 @@ def test_an_error_on_the_way_is_told_and_the_head_eliminated_all_the_same() -> N
 
 @dataclass(frozen=True)
 class Slow(Newton):
-    """Takes ten seconds for all samples, and its share for a part, by a clock of its own."""
+    """A fake clock: ten seconds for all samples, and a proportional share for a part."""
 
     spent: ClassVar[list[float]] = [0.0]
 

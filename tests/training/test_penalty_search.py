@@ -149,7 +149,7 @@ def test_a_search_for_classes_begins_where_no_units_sum_varies_by_more_than_one(
 
 @pytest.mark.parametrize(("loss", "least"), [("logistic", 1e-3 / 100), ("least_squares", 2e-6)])
 def test_of_losses_without_noise_no_head_grows_without_bounds(loss: str, least: float) -> None:
-    """Classes told apart without error leave no curvature, and the evidence asks for ever weaker penalties."""
+    """Classes separated without error leave no curvature, and the evidence prefers ever weaker penalties."""
     x, y = wave(100, 0.0)
     problem = gnvpro.Problem(network(), x, y if loss == "least_squares" else (y[:, 0] > 0).long(), loss=loss, **AUTO)
     search = PenaltySearch.of(problem)
@@ -243,7 +243,7 @@ RUNS = [("dense", 0.1, 4), ("dense", 0.1, 20), ("dense", 0.1, 45), ("hybrid", 0.
 )
 def test_resumed_to_the_same_bits(tmp_path: Path, solver: str, noise: float, at: int) -> None:
     settings = {"loss": "least_squares", "solver": solver, "work": 200, **AUTO}
-    x, y = wave(80, noise)  # with so much noise the search begins again with weaker penalties
+    x, y = wave(80, noise)  # with this noise the search begins again with weaker penalties
     whole = network()
     straight = gnvpro.train(whole, x, y, **settings)
 

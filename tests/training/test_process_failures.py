@@ -1,4 +1,4 @@
-"""What goes wrong in one process is told to all: before any work where it can be seen, else with the rank's name."""
+"""An error in one process is reported by all: before any work if possible, else with the rank's name."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def fail(rank: int, keep: Keep, how: str, group: Any, file: str) -> None:
     x, y = share(rank, 3)
     error = said(lambda: gnvpro.train(net, x, y, **settings, process_group=group, listeners=listeners))
     if rank == 1:
-        dist.destroy_process_group(group)  # what the end of a process does, once nobody refers to the group any more
+        dist.destroy_process_group(group)  # the end of a process does this once the group is unreferenced
         del group
         gc.collect()
     saved = len(checkpoints.load(Path(file))["history"].splitlines()) if rank == 0 else None
@@ -209,7 +209,7 @@ def test_the_checkpoint_of_a_run_that_failed_is_whole(how: str) -> None:
     assert third[how]["records"] == 0, "listeners are the first process's"
 
 
-# -- resume: one process begins, two go on with every second sample each, and one ends it
+# -- resume: one process begins, two continue with every second sample each, and one ends it
 
 
 def go_on(rank: int, keep: Keep, group: Any) -> None:

@@ -63,7 +63,7 @@ SOFTER: dict[str, Any] = {
     "theta_penalty": 1e-2,
     "head_penalty": 1e-2,
 }  # with SOFT rounding errors grow to 1.5e-12 there, on some processors
-# directions of no gradient are told apart by DISTINCT: rounding errors grow by 1 / DISTINCT
+# DISTINCT orders directions without gradient: rounding errors grow by 1 / DISTINCT
 DIGITS = {"adam-vpro": 1e-10}
 CASES = {
     **{
@@ -164,7 +164,7 @@ def in_two(rank: int, keep: Keep) -> None:
     """Every case in two processes; the first process also trains alone, on all samples."""
     for name, case in CASES.items():
         part = slice(0, case.cut) if rank == 0 else slice(case.cut, N)
-        # each process has a model of its own to begin with: rank 0's counts
+        # processes start with different models; rank 0's counts
         keep(name, trained(case, part, seed=rank, group=dist.group.WORLD))
         if rank == 0:
             keep(f"{name}, alone", trained(case, slice(0, N), seed=0, group=None))

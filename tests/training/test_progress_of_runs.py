@@ -1,4 +1,4 @@
-"""What a run shows by itself: a bar after two seconds on a terminal, one line per stage of a fit, nothing elsewhere."""
+"""Default display of a run: a bar after two seconds on a terminal, one line per stage of a fit, nothing elsewhere."""
 
 from __future__ import annotations
 

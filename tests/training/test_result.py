@@ -1,4 +1,4 @@
-"""What people look at after a run: plot, summary, the table of a notebook, the saved model and its card."""
+"""Results of a run for people: plot, summary, the table of a notebook, the saved model and its card."""
 
 from __future__ import annotations
 

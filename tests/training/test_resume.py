@@ -59,7 +59,7 @@ def bits(result: gnvpro.Result) -> tuple[list[torch.Tensor], list[dict[str, Any]
 
 
 def exact_steps(method: gnvpro.extend.Method) -> gnvpro.solvers.Dense | None:
-    """The solver of the method's exact steps, where it takes any."""
+    """The solver of the method's exact steps, if it has one."""
     solver = getattr(method, "solver", None)
     solver = solver.dense if isinstance(solver, gnvpro.solvers.Auto) else solver
     return solver if isinstance(solver, gnvpro.solvers.Dense) else None
@@ -100,7 +100,7 @@ def test_resuming_gives_the_same_bits(name: str, loss: str, budget: str, tmp_pat
 def test_the_memory_of_the_first_run_decides_where_none_is_given(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is free differs from hour to hour; a resumed run must not cut its passes another way."""
+    """Free memory differs from hour to hour; a resumed run must not choose other chunks."""
 
     def interrupt(record: gnvpro.extend.Record) -> None:
         if record.iteration == 3:

@@ -1,4 +1,4 @@
-"""A weight says how often a sample counts: weights equal repeated samples, and weight zero a sample that is not there."""
+"""Weights equal repeated samples, and a weight of zero equals a missing sample."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drawn(name: str) -> Made:
 
 
 def with_misfit(case: Made, misfit: Misfit, inputs: Tensor) -> Made:
-    """The same model on other samples."""
+    """A copy of the model, trained on other samples."""
     changed = copy.copy(case)
     changed.__dict__.pop("point", None)
     changed.problem = case.problem._with(inputs=inputs, misfit=misfit)
@@ -119,7 +119,7 @@ def test_equal_weights_change_nothing() -> None:
 
 
 def test_the_average_over_batches_is_the_whole() -> None:
-    """So that stochastic gradients are those of the weighted objective, on average."""
+    """Stochastic gradients then equal the weighted objective's on average."""
     torch.manual_seed(0)
     targets, outputs, weights = real(2)(torch.randn(12, 2)), torch.randn(12, 2, dtype=F64), torch.rand(6, dtype=F64)
     whole = Misfit.mean(HalfSquaredError(), targets, weights)  # two rows a sample

@@ -22,7 +22,7 @@ HELD_OUT = (X[:20] + 0.1, -Y[:20])  # training makes this worse sooner or later
 
 
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    assert outputs.shape == targets.shape  # (n,) beside (n, 1) would be broadcast to (n, n)
+    assert outputs.shape == targets.shape  # (n,) and (n, 1) would be broadcast to (n, n)
     return (outputs - targets).abs().mean()
 
 

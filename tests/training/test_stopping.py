@@ -142,7 +142,7 @@ def test_a_small_gradient_is_convergence() -> None:
     rule = StoppingPolicy(gradient=1e-3)
     assert not has_converged(rule, [record(0, 1.0, norm=10.0), record(1, 0.5, norm=0.0101)])
     assert has_converged(rule, [record(0, 1.0, norm=10.0), record(1, 0.5, norm=0.0099)])
-    # each level has a scale of its own
+    # scales differ between levels
     refined = [record(0, 1.0, norm=10.0), record(1, 0.5, norm=1e-3, level=1)]
     assert not has_converged(rule, refined, convergence.first_record(refined, 0, 1))
 
@@ -218,7 +218,7 @@ def test_patience_takes_the_place_of_the_rule_for_a_validation_loss_that_has_tur
 
 
 def test_the_remedy_names_the_model_that_would_be_kept() -> None:
-    """By the accuracy, where there is one; the loss was lowest elsewhere."""
+    """Judged by the accuracy if there is one; the loss was lowest elsewhere."""
     losses, accuracies = [1.0, 0.5, 0.8, 2.0], [0.5, 0.6, 0.7, 0.6]
     history = [
         replace(record(k, 1.0 / (k + 1)), validation_loss=loss, validation_accuracy=accuracy)

@@ -1,4 +1,4 @@
-"""Training on samples that are not held: every method and solver goes the way it goes on tensors."""
+"""Training on samples outside memory: every method and solver takes the same path as on tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F64 = torch.float64
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    """So that sixty samples are many chunks."""
+    """Sixty samples then make many chunks."""
     monkeypatch.setattr(passes, "STREAMED_BYTES", 10_000)
     monkeypatch.setattr("gnvpro.network.separable.STREAMED_BYTES", 10_000)
 

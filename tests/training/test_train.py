@@ -55,7 +55,7 @@ def torch_loss(loss, outputs):
 
 
 def phi(loss, model, theta_penalty, head_penalty):
-    """Phi of the model as it stands, by torch alone."""
+    """Phi of the given model, by torch alone."""
     head = model[-1]
     with torch.no_grad():
         on_head = sum(float(p.square().sum()) for p in head.parameters())
@@ -252,7 +252,7 @@ def test_training_on_data_a_network_made_finds_them_again_and_says_why_it_stoppe
 
 
 class Cliff(nn.Module):
-    """Features that blow up a little away from where they start."""
+    """Features that blow up at a small distance from their start."""
 
     def __init__(self, explosion):
         super().__init__()

@@ -24,7 +24,7 @@ class Doubler(nn.Module):
 
 
 class Waves(nn.Module):
-    """sin(x K'), with a `linearize` of its own that knows nothing of outer products."""
+    """sin(x K'), with a `linearize` that has no outer products."""
 
     def __init__(self, n_inputs: int, width: int) -> None:
         super().__init__()

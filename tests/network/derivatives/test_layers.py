@@ -18,7 +18,7 @@ def between(layer: nn.Module, width: int = 4, final: int = 4) -> nn.Module:
 
 
 def used_batch_norm(layer: nn.Module) -> nn.Module:
-    """With means and variances of its own."""
+    """Batch normalisation with random means and variances."""
     layer.running_mean.normal_()
     layer.running_var.uniform_(0.5, 2.0)
     return layer
