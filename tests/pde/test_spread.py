@@ -34,7 +34,7 @@ def error(u: pde.Field, speed: float) -> float:
     return float((u(x) - torch.sin(speed * x)).detach().abs().max())
 
 
-def taken(result: pde.Result) -> list[str]:
+def taken(result: pde.Solution) -> list[str]:
     return [record.note for record in result.history if record.note and "first weights" in record.note]
 
 

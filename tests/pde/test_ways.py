@@ -71,20 +71,23 @@ def test_linear_equations_are_solved_with_the_head_eliminated() -> None:
 def test_the_head_is_eliminated_once_the_objective_is_small() -> None:
     ways = Ways.choose(linear=False, head="auto")
     assert ways.together
-    assert not ways.look(2e-4, of_zero=1.0)
-    assert ways.look(0.9e-4, of_zero=1.0)
-    assert not ways.together
-    assert not ways.look(0.9e-4, of_zero=1.0)
+    assert ways.closer(2e-4, of_zero=1.0) is None
+    closer = ways.closer(0.9e-4, of_zero=1.0)
+    assert closer is not None
+    assert not closer.together
+    assert closer.closer(0.9e-4, of_zero=1.0) is None
     fixed = Ways.choose(linear=False, head="together")
-    assert not fixed.look(0.0, of_zero=1.0)
+    assert fixed.closer(0.0, of_zero=1.0) is None
 
 
 def test_where_no_step_is_left_the_other_way_is_tried_once() -> None:
     ways = Ways.choose(linear=False, head="auto")
-    assert ways.stuck(1.0)
-    assert not ways.together
-    assert not ways.stuck(1.0)
-    assert ways.stuck(0.5)  # it came further in between
-    assert ways.together
-    assert not Ways.choose(linear=False, head="eliminated").stuck(1.0)
-    assert not Ways.choose(linear=True, head="auto").stuck(1.0)
+    other = ways.other(1.0)
+    assert other is not None
+    assert not other.together
+    assert other.other(1.0) is None
+    further = other.other(0.5)
+    assert further is not None
+    assert further.together
+    assert Ways.choose(linear=False, head="eliminated").other(1.0) is None
+    assert Ways.choose(linear=True, head="auto").other(1.0) is None

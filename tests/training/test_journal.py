@@ -58,11 +58,11 @@ def test_an_interruption_writes_the_last_state_and_is_handed_on(tmp_path: Path) 
     assert heard.words[-1] is Status.RUNNING
     again = Journal(Checkpoint(file, every=100), [])
     saved = load(file)
-    again.resume(file, saved, {"a": "b"})
+    again.take_up(file, saved, {"a": "b"})
     assert saved["x"] == 1
     assert [r.iteration for r in again.history] == [0, 1]
     with pytest.raises(ValueError, match="is of another run: a was"):
-        Journal(None, []).resume(file, saved, {"a": "c"})
+        Journal(None, []).take_up(file, saved, {"a": "c"})
 
 
 def test_what_listeners_do_does_not_cost_the_iteration(tmp_path: Path) -> None:

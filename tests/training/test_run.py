@@ -232,7 +232,7 @@ def test_a_level_that_cannot_begin_says_which(monkeypatch):
         nn.init.constant_(next(finer.parameters()), math.nan)
         return finer
 
-    monkeypatch.setattr("gnvpro.training.run.prolongated", spoilt)
+    monkeypatch.setattr("gnvpro.training.train_run.prolongated", spoilt)
     model = network()
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(

@@ -160,6 +160,23 @@ def test_the_same_seed_gives_the_same_numbers_to_the_last_bit(loss, method):
     assert all(torch.equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))
 
 
+def test_the_seed_is_that_of_the_method_and_given_once():
+    runs = [
+        train("least_squares", work=6, **way).model.state_dict()
+        for way in (
+            {"method": "adam-vpro", "seed": 3},
+            {"method": gnvpro.methods.AdamVPro(seed=3)},
+            {"method": "adam-vpro"},
+        )
+    ]
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+    assert not all(torch.equal(runs[0][name], runs[2][name]) for name in runs[0])
+    with pytest.raises(ValueError, match="give it in one place"):
+        train("least_squares", work=6, method=gnvpro.methods.AdamVPro(seed=3), seed=4)
+    with pytest.raises(ValueError, match="seed must be at least 0"):
+        train("least_squares", work=6, seed=-1)
+
+
 def test_training_leaves_the_global_random_state_alone():
     before = torch.random.get_rng_state()
     train("multinomial")

@@ -21,8 +21,13 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 
 
-def as_method(method: str | Method, solver: str | Solver | None) -> Method:
-    """Return the method of that name with its defaults, or the object itself, with this solver if one is given."""
+def as_method(method: str | Method, solver: str | Solver | None, seed: int | None = None) -> Method:
+    """Return the method of that name with its defaults, or the object itself, with this solver and seed if they are given."""
+    if seed is not None:
+        chosen = as_method(method, solver)
+        if chosen.seed not in (0, seed):
+            raise ValueError(f"seed={seed!r} is given beside method={method!r}, which has one; give it in one place")
+        return replace(chosen, seed=seed)
     given = method
     if isinstance(method, str):
         method = METHODS[check_choice("method", method, METHODS)]()

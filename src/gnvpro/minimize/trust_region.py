@@ -76,6 +76,7 @@ class StepReport:
     rank: int | None = None  # dimension of the space the step was taken from
     solver: str | None = None  # that made the step
     learning_rate: float | None = None  # of methods on random batches
+    note: str | None = None
 
 
 @dataclass(frozen=True)

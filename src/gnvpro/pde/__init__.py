@@ -16,7 +16,7 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.expressions import Constant, cos, exp, log, sin, sqrt, tanh
 from gnvpro.pde.field import Field
 from gnvpro.pde.residuals import Residual
-from gnvpro.pde.solve import Result, solve
+from gnvpro.pde.solve import Solution, solve
 
 __all__ = [
     "Beside",
@@ -27,8 +27,8 @@ __all__ = [
     "Functions",
     "Periodic",
     "Residual",
-    "Result",
     "Sine",
+    "Solution",
     "Vector",
     "cos",
     "d",

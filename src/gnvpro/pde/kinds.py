@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,8 @@ class Trial:
         if start is not None:
             own.store_head(_fit(own, system.groups[0][1], start))
         ways = Ways.choose(system.linear, "auto")
-        ways.together = ways.together and start is None  # near a solution the head follows by Newton's method
+        if start is not None:  # near a solution the head follows by Newton's method
+            ways = replace(ways, together=False)
         made = Trial(kind, features, system, ways, zero_value(system), None, Check(system, seed))
         made._enter(system.x(), own.W())
         return made
@@ -104,9 +105,13 @@ class Trial:
         if self.region is None:
             return
         while self.spent < allowance and not self.stuck:
-            self.stuck = self.region.iterate() is None and not self.ways.stuck(self.region.point.value)
+            none, value = self.region.iterate() is None, self.region.point.value
+            other = self.ways.other(value) if none else None
+            self.stuck, self.ways = none and other is None, other or self.ways
             self.spent += self.cost
-            if self.ways.look(self.region.point.value, self.of_zero) or self.region.status is not Status.RUNNING:
+            closer = self.ways.closer(value, self.of_zero)
+            self.ways = closer or self.ways
+            if closer is not None or self.region.status is not Status.RUNNING:
                 self._enter(self.region.point.theta, self.region.point.W)
                 if self.region is None:
                     return

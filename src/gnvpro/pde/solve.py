@@ -13,13 +13,15 @@ The run keeps the field with the smallest residuals on fresh points (`run`).
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gnvpro.arguments import check_number, with_advice
+from gnvpro.arguments import check_choice, check_count, check_number, with_advice
 from gnvpro.minimize.status import Status
 from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.pde.arguments import check_equations
@@ -28,43 +30,45 @@ from gnvpro.pde.field import Field
 from gnvpro.pde.kinds import choose_features, wider
 from gnvpro.pde.march import can_march, march
 from gnvpro.pde.residuals import Residual
-from gnvpro.pde.run import Run, Settings
+from gnvpro.pde.solve_run import SolveRun
+from gnvpro.pde.steps import EquationProblem
+from gnvpro.pde.system import System
 from gnvpro.pde.verdict import ending, estimated_error, verdict
+from gnvpro.pde.ways import HEADS
 from gnvpro.policy import EquationPolicy, Policy, as_policy
 from gnvpro.processes import Processes
-from gnvpro.training.checkpoint import Checkpoint, taken_up
-from gnvpro.training.history import History, Record
+from gnvpro.training.checkpoint import Checkpoint, as_checkpoint, path_of
+from gnvpro.training.history import Record
 from gnvpro.training.listeners import Listener, as_listeners
+from gnvpro.training.result import Result
+from gnvpro.training.run import Limits
+from gnvpro.training.scores import Judge
 from gnvpro.training.summary import Summary, summary_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True)
-class Result:
-    """The solution, its quality, and the course of the run.
+@dataclass(frozen=True, repr=False)
+class Solution(Result):
+    """The result of `pde.solve`: a field, how good it is, and how it came about.
 
     `error` estimates the field's relative error (L2) by one more linear solve on points and features that the run
     did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance.
     """
 
-    field: Field
-    status: Status
-    history: History
-    residuals: list[Residual]
-    notes: list[str]
-    error: float
-    tolerance: float
+    residuals: list[Residual] = dataclasses.field(default_factory=list)  # of each equation, on fresh points
+    notes: list[str] = dataclasses.field(default_factory=list)
+    error: float = math.inf
+    tolerance: float = 0.0
+
+    @property
+    def field(self) -> Field:
+        """The field that was solved for."""
+        assert isinstance(self.model, Field)
+        return self.model
 
     @property
     def solved(self) -> bool:
         """True if the estimated error is at most the tolerance."""
         return self.error <= self.tolerance
-
-    def plot(self, against: str = "seconds") -> Figure:
-        """Loss, residuals on fresh points, damping and gradient of the run as a figure: see `History.plot`."""
-        return self.history.plot(against)
 
     def summary(self) -> Summary:
         """Cost, residuals and notes of the run: text on the terminal, a table in a notebook."""
@@ -76,13 +80,12 @@ class Result:
         return summary_of({**facts, **notes}, self.status, self.history)
 
     def __repr__(self) -> str:
-        return f"Result({self.status.name}: error {self.error:.1e} (estimated), {self.history!r}, residuals {self.residuals!r})"
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
+        how = f"error {self.error:.1e} (estimated), {self.history!r}, residuals {self.residuals!r}"
+        return f"Solution({self.status.name}: {how})"
 
 
 NO_RATE = "steps need none; write seconds=... or iterations=... to bound the run"
+PROGRESS = 'write listeners="progress"'
 WRITE_INSTEAD = {
     "epochs": "write iterations=... or seconds=...",
     "max_iter": "write iterations=...",
@@ -92,8 +95,8 @@ WRITE_INSTEAD = {
     "hidden_layer_sizes": "give a field of these layers, pde.Field(gnvpro.networks.MLP(n_inputs, hidden_layer_sizes))",
     "optimizer": "there is one method; leave it out",
     "callbacks": "write listeners=...",
-    "verbose": "write progress=True",
-    "work": "write iterations=... or seconds=...",
+    "verbose": PROGRESS,
+    "progress": PROGRESS,
 }
 
 
@@ -102,9 +105,11 @@ def solve(
     u: Field,
     equations: Sequence[Equation],
     *,
+    work: float | None = None,
     seconds: float | None = None,
-    seed: int = 0,
     iterations: int | None = None,
+    patience: int | None = None,
+    seed: int = 0,
     tolerance: float = 1e-2,
     head_penalty: float | None = None,
     grow: bool = True,
@@ -112,21 +117,23 @@ def solve(
     spread: bool = True,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
-    progress: bool = False,
     listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
     clock: Callable[[], float] = time.perf_counter,
     process_group: Any = None,
     policy: Policy | None = None,
-) -> Result:
+) -> Solution:
     """Solve the equations for the field, in place.
 
     Args:
         u: the field; its features start from their current parameters.
         equations: `pde.Equation` objects about it.
-        seconds: time limit. Without seconds and iterations the run ends when the residuals on fresh points no longer
-            fall (`Status.SETTLED`, see `gnvpro.training.convergence`).
+        work: maximum number of passes over all points; forward and backward passes count one each.
+        seconds: time limit, the choice of features included.
+        iterations: maximum number of trial steps.
+        patience: stop after this many iterations without smaller residuals on fresh points, which are measured every ten
+            iterations. Without any of these four limits the run ends when the residuals on fresh points no longer fall
+            (`Status.SETTLED`, see `gnvpro.training.convergence`).
         seed: seed of the fresh points.
-        iterations: largest number of trial steps.
         tolerance: relative error up to which the equations count as solved: `result.solved`.
         head_penalty: alpha in alpha/2 |W|^2, never squared on the way. Default: 1e-15, divided by ten whenever it
             exceeds the misfit, down to 1e-20.
@@ -138,18 +145,18 @@ def solve(
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
             `gnvpro.Checkpoint` with the interval.
         resume: whether to continue from the checkpoint if the file exists; the result is the same as without an interruption.
-        progress: whether to show a progress bar.
-        listeners: watchers of the run, as in `gnvpro.train`: functions of one `Record`, called when the field holds the last
-            accepted parameters, or listener objects that receive every record.
+            A run that has spent a limit continues if the limit is larger.
+        listeners: watchers of the run, as in `gnvpro.train`: "progress", functions of one `Record`, called when the field
+            holds the last accepted parameters, or listener objects that receive every record.
         clock: measures the time limit; `time.process_time` for CPU time.
         process_group: processes that make the same call, such as `torch.distributed.group.WORLD`: each carries a part of the
             points through the network. Default: this process alone.
         policy: thresholds, among them the rows on trials of features, for a field given by its domain.
 
     Returns:
-        A `Result`: status, history, residuals (one for each equation, on fresh points), notes, estimated error. Its status is
-        `NOT_SOLVED` if the run ended by itself with an estimated error above the tolerance, and also if seconds or iterations
-        ended it with an error of the order of the solution.
+        A `Solution`: what `gnvpro.train` returns, with residuals (one for each equation, on fresh points), notes and an
+        estimated error. Its status is `NOT_SOLVED` if the run ended by itself with an estimated error
+        above the tolerance, and also if a limit ended it with an error of the order of the solution.
 
     Raises:
         ValueError: the equations cannot be solved as stated; the message names the remedy.
@@ -167,45 +174,48 @@ def solve(
         True
     """
     check_number("tolerance", tolerance, 0.0, strict=True)
+    check_count("seed", seed, 0)
+    check_choice("head", head, HEADS)
+    if head_penalty is not None:
+        check_number("head_penalty", head_penalty, 0.0)
     processes = Processes.of(process_group)
     with processes.together():
         checked = check_equations(u, equations)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint, every=20)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=PATH to resume from")
-    settings = Settings(seconds, seed, iterations, head_penalty, grow, head, spread, checkpoint, clock, processes)
-    watchers = as_listeners("progress" if progress and not listeners else listeners)
-    watchers += as_listeners("progress") if progress and listeners else []
+    limits = Limits(
+        (math.inf if work is None else check_number("work", work, 0.0),),
+        math.inf if seconds is None else check_number("seconds", seconds, 0.0),
+        math.inf if iterations is None else check_count("iterations", iterations, 0),
+        math.inf if patience is None else check_count("patience", patience, 1),
+        Judge("best"),
+        as_checkpoint(checkpoint),
+    )
+    watchers = as_listeners(listeners)
     warn_of_modes(u, stacklevel=4)
     with processes.noting_failures(), evaluating(u):
-        began, rows, widen, chosen = clock(), as_policy(policy).equations, None, []
+        began, rules, widen, plan = clock(), as_policy(policy), None, tuple[str, ...]()
         if u.domain is not None:
             if not u.chosen:
+                rows = rules.equations
                 sentence, misfit = choose_features(u, checked, seed, seconds, rows, processes)
-                chosen = [sentence]
-                alone = processes.alone and checkpoint is None
+                plan = (sentence,)
+                alone = processes.alone and checkpoint is None and work is None and patience is None
                 if alone and iterations is None and misfit > rows.march_above and can_march(u, checked):
                     return _marched(u, checked, seed, rows, lambda: clock() - began, seconds, watchers, tolerance)
             widen = wider(u.domain, u.kind, seed)
-        if seconds is not None:
-            settings = replace(settings, seconds=max(0.0, seconds - (clock() - began)))
-        settings = replace(settings, widen=widen)
-        run = Run(u, checked, settings, watchers)
-        path = None if checkpoint is None else Path(checkpoint.path)
-        if resume and path is not None and processes.from_first(path.exists):
-            with taken_up(path, u, lambda: True):
-                run.resume(path)
-        status = run.run()
-        error = estimated_error(run.system, checked, seed)
-        return Result(
-            u,
-            verdict(status, error, tolerance),
-            run.journal.history,
-            run.residuals(),
-            chosen + run.notes + ending(status, error, tolerance),
-            error,
-            tolerance,
+        system = System(u, checked, processes=processes)
+        problem = EquationProblem(system, seed, rules, head_penalty, grow, head, spread, widen)
+        run = SolveRun(problem, limits, watchers, clock, began)
+        path = None if checkpoint is None else path_of(checkpoint)
+        taken_up = resume and path is not None and processes.from_first(path.exists)
+        status = run.run_from(path, u) if path is not None and taken_up else run.run()
+        error = estimated_error(problem.system, checked, seed)
+        notes = [*plan, *run.notes, *ending(status, error, tolerance)]
+        status = verdict(status, error, tolerance)
+        residuals = run.residuals()
+        return Solution(
+            u, status, run.history, plan=plan, residuals=residuals, notes=notes, error=error, tolerance=tolerance
         )
 
 
@@ -218,7 +228,7 @@ def _marched(
     seconds: float | None,
     listeners: list[Listener],
     tolerance: float,
-) -> Result:
+) -> Solution:
     """Return the result of marching in time."""
     assert u.domain is not None
     assert u.domain.time is not None
@@ -232,4 +242,5 @@ def _marched(
         )
     error, residuals = made.error, made.residuals(equations)
     status = verdict(made.status, error, tolerance)
-    return Result(u, status, made.history, residuals, notes + ending(made.status, error, tolerance), error, tolerance)
+    notes += ending(made.status, error, tolerance)
+    return Solution(u, status, made.history, residuals=residuals, notes=notes, error=error, tolerance=tolerance)

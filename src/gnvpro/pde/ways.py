@@ -9,19 +9,19 @@ one way finds no step, the other is tried. Linear equations are always solved wi
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from gnvpro.network.work import WorkMeter
 from gnvpro.pde.objective import EliminatedObjective, EquationObjective, JointObjective
 from gnvpro.pde.system import System
+from gnvpro.state import State
 
 HEADS = ("auto", "eliminated", "together")
 CLOSE = 1e-4  # share of Phi of the zero field
 
 
-@dataclass
-class Ways:
+@dataclass(frozen=True)
+class Ways(State):
     """The current treatment of the head."""
 
     together: bool
@@ -41,20 +41,14 @@ class Ways:
         """Return its name in the history."""
         return "rows" if linear else "joint rows" if self.together else "newton rows"
 
-    def look(self, value: float, of_zero: float) -> bool:
-        """Decide whether to eliminate the head from now on; Phi now, and of the zero field."""
+    def closer(self, value: float, of_zero: float) -> Ways | None:
+        """Return the way to go on if the head should be eliminated from now on; Phi now, and of the zero field."""
         if not (self.free and self.together and value < CLOSE * of_zero):
-            return False
-        self.together = False
-        return True
+            return None
+        return replace(self, together=False)
 
-    def stuck(self, value: float) -> bool:
-        """Return True if the other way should be tried after this one found no step; it is useless if it was stuck before."""
+    def other(self, value: float) -> Ways | None:
+        """Return the other way after this one found no step; None if it was stuck here, too."""
         if not self.free or self.stuck_at == value:
-            return False
-        self.together, self.stuck_at = not self.together, value
-        return True
-
-    def state(self) -> dict[str, Any]:
-        """State for the checkpoint."""
-        return asdict(self)
+            return None
+        return replace(self, together=not self.together, stuck_at=value)

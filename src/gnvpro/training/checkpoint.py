@@ -42,8 +42,20 @@ class Checkpoint:
         check_writable(Path(self.path))
 
 
+def path_of(checkpoint: str | Path | Checkpoint | None) -> Path | None:
+    """Return the file of a checkpoint."""
+    if checkpoint is None:
+        return None
+    return Path(checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint)
+
+
+def as_checkpoint(checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
+    """Return a path as a checkpoint with its defaults."""
+    return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+
+
 NUMBERS = {"memory", "sample_passes", "inner_seconds", "seconds"}
-MAGIC = b"gnvpro checkpoint 4\n"
+MAGIC = b"gnvpro checkpoint 5\n"
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:

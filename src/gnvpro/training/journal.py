@@ -91,7 +91,7 @@ class Journal:
         now = time.perf_counter()
         self._written = Written(self._records, now, now - started)
 
-    def resume(self, path: Path, saved: dict[str, Any], identity: Mapping[str, str]) -> None:
+    def take_up(self, path: Path, saved: dict[str, Any], identity: Mapping[str, str]) -> None:
         """Restore the last checkpoint if it belongs to this run; the history is as it was then."""
         checkpoint.check_same_run(path, saved["identity"], identity)
         self._lines = saved["history"].split(b"\n")

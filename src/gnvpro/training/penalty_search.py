@@ -175,6 +175,6 @@ class PenaltySearch:
         """Return the search as plain data for a checkpoint."""
         return {name: saved(value) for name, value in vars(self).items() if name != "searched"}
 
-    def resumed(self, content: dict[str, Any]) -> PenaltySearch:
+    def taken_up(self, content: dict[str, Any]) -> PenaltySearch:
         """Restore the search from a checkpoint."""
         return replace(self, **loaded(content))

@@ -28,18 +28,19 @@ from gnvpro.samples.loaders import Loaded, is_loader
 from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import Inputs, entries_per_sample, tensors_of
 from gnvpro.training.agreement import check_settings
-from gnvpro.training.checkpoint import Checkpoint, taken_up
+from gnvpro.training.checkpoint import Checkpoint, as_checkpoint, path_of
 from gnvpro.training.fingerprint import describe, model_parts
 from gnvpro.training.history import Record
 from gnvpro.training.inspection import warn_of_inputs
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listeners
-from gnvpro.training.plan import Plan, sentences
+from gnvpro.training.plan import sentences
 from gnvpro.training.result import Result
-from gnvpro.training.run import Run
+from gnvpro.training.run import Limits
 from gnvpro.training.scorer import Scorer
 from gnvpro.training.scores import RESERVED, Judge, Metric, Rise, check_metrics
 from gnvpro.training.summary import setup_of
+from gnvpro.training.train_run import TrainRun
 
 TRIED_SAMPLES = 4  # samples of a loader, read twice to check that they stay the same
 HASHED_ROWS = 10_000  # samples per chunk
@@ -61,8 +62,6 @@ WRITE_INSTEAD = {
     "validation_data": "write validation=(inputs, targets)",
     "callbacks": "write listeners=...",
     "verbose": 'write listeners="progress"',
-    "seed": "the order of batches is a setting of the method, such as method=gnvpro.methods.AdamVPro(seed=...); the first "
-    "weights are the model's: call torch.manual_seed(...) before you make it",
 }
 
 
@@ -85,6 +84,7 @@ def train(
     iterations: int | None = None,
     keep: str = "last",
     patience: int | None = None,
+    seed: int | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: bool = False,
     listeners: str | Listener | Callable[[Record], object] | Sequence[Any] = (),
@@ -140,6 +140,8 @@ def train(
             accuracy; or the name of a metric, for the model with its best value.
         patience: stop after this many iterations without a better score (the score that `keep` names). Default: never.
             A run that ends with a validation loss well above its lowest gives a warning.
+        seed: seed of everything random in the method, such as the order of batches. The first weights are the model's: call
+            `torch.manual_seed` before you make it. Default: the method's own, which is 0.
         checkpoint: a file to which the state of the run is written every few iterations and on interruption, or a
             `gnvpro.Checkpoint` with the interval. Default: nothing is written.
         resume: whether to continue from the checkpoint if the file exists. The result has the same bits as a run that was
@@ -178,11 +180,11 @@ def train(
     """
     processes = Processes.of(process_group)
     with processes.together():
-        chosen = as_method(method, solver)
+        chosen = as_method(method, solver, seed)
         by_itself = method == "gnvpro" and solver is None
         changing = by_itself and is_loader(inputs) and Loaded.of("inputs", inputs, True).changes(TRIED_SAMPLES)
     if not processes.all(not changing):
-        chosen = as_method("adam-vpro", None)
+        chosen = as_method("adam-vpro", None, seed)
         warnings.warn(
             "inputs: samples of the loader change from pass to pass (augmentation), so there is no sum over all of them to "
             "minimise: trained on the loader's batches by method='adam-vpro'; name a method to choose another one",
@@ -192,14 +194,13 @@ def train(
     with processes.together():
         watchers = as_listeners(listeners)
         named = check_metrics(metrics)
-        plan = Plan(
-            method=chosen,
-            budgets=check_work(chosen.usual_work(seconds is not None) if work is None else work, chosen.levels),
-            seconds=math.inf if seconds is None else check_number("seconds", seconds, 0.0),
-            iterations=math.inf if iterations is None else check_count("iterations", iterations, 0),
-            judge=Judge(check_choice("keep", keep, (*RESERVED, *named)), named),
-            patience=math.inf if patience is None else check_count("patience", patience, 1),
-            checkpoint=as_checkpoint(checkpoint) if processes.is_first else None,
+        limits = Limits(
+            check_work(chosen.usual_work(seconds is not None) if work is None else work, chosen.levels),
+            math.inf if seconds is None else check_number("seconds", seconds, 0.0),
+            math.inf if iterations is None else check_count("iterations", iterations, 0),
+            math.inf if patience is None else check_count("patience", patience, 1),
+            Judge(check_choice("keep", keep, (*RESERVED, *named)), named),
+            as_checkpoint(checkpoint) if processes.is_first else None,
         )
         check_model(model)
         if keep == "best" and validation is None:
@@ -229,9 +230,9 @@ def train(
         same_samples=chosen.whole_set,
         policy=policy,
     )
-    caps = {"work": plan.budgets, "seconds": plan.seconds, "iterations": plan.iterations}
+    caps = {"work": limits.budgets, "seconds": limits.seconds, "iterations": limits.iterations}
     given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
-    check_settings(processes, {**settings_of(problem, plan), **caps, **given})
+    check_settings(processes, {**settings_of(problem, chosen, limits), **caps, **given})
     warn_of_modes(model, stacklevel=4)
     warn_of_inputs(problem, stacklevel=4)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
@@ -242,19 +243,15 @@ def train(
             trouble = chosen.why_not(problem) or why_no_search(chosen, problem)
             if trouble is not None:
                 raise ValueError(trouble)
-        identity = {} if checkpoint is None else run_identity(problem, held_out, plan)
+        identity = {} if checkpoint is None else run_identity(problem, held_out, chosen, limits)
         measured = None if not named else held_out or problem.held_out(inputs, targets, sample_weight)
         scorer = Scorer(held_out, measured, named, processes)
         scorer.measure(problem.network, problem.theta(), problem.W())  # a metric that fails does so before any work
-        run = Run(problem, scorer, plan, watchers if processes.is_first else [], identity)
+        run = TrainRun(chosen, problem, scorer, limits, watchers, identity)
         path = path_of(checkpoint)
-        if resume and path is not None and processes.from_first(path.exists):
-            with taken_up(path, model, lambda: run.taking_up):
-                run.resume(path)
-                status = run.run()
-        else:
-            status = run.run()
-        rise = None if plan.judge.keeps_best else Rise.of(run.history)
+        taken_up = resume and path is not None and processes.from_first(path.exists)
+        status = run.run_from(path, model) if path is not None and taken_up else run.run()
+        rise = None if limits.judge.keeps_best else Rise.of(run.history)
         if rise is not None:
             rise.warn(stacklevel=3)
         return Result(
@@ -288,7 +285,7 @@ def check_work(work: object, levels: int) -> tuple[float, ...]:
     return ((math.inf if work == math.inf else check_number("work", work, 0.0)) / levels,) * levels
 
 
-def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
+def settings_of(problem: Problem, method: Method, limits: Limits) -> dict[str, Any]:
     """Return the settings that determine a run's numbers, apart from the samples and the model."""
     return {
         "loss": problem.loss.given,
@@ -297,14 +294,14 @@ def settings_of(problem: Problem, plan: Plan) -> dict[str, Any]:
         "head_penalty": problem.head_penalty,
         "eliminator": problem.eliminator,
         "head": problem.network.location.head_name,
-        "levels": plan.method.levels,
-        "memory": plan.method.memory,
-        "seed": plan.method.seed,
-        "method": plan.method,
+        "levels": method.levels,
+        "memory": method.memory,
+        "seed": method.seed,
+        "method": method,
         "policy": problem.policy,
-        "keep": plan.judge.keep,
-        "metrics": plan.judge.metrics,
-        "patience": plan.patience,
+        "keep": limits.judge.keep,
+        "metrics": limits.judge.metrics,
+        "patience": limits.patience,
     }
 
 
@@ -319,7 +316,7 @@ def digest_of(inputs: Inputs, misfit: Misfit) -> SampleDigest:
     return digest
 
 
-def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict[str, str]:
+def run_identity(problem: Problem, held_out: HeldOut | None, method: Method, limits: Limits) -> dict[str, str]:
     """Return everything that determines a run's numbers, except the first theta."""
     samples: dict[str, tuple[Inputs, Misfit]] = {"": (problem.inputs, problem.misfit)}
     if held_out is not None:
@@ -331,21 +328,9 @@ def run_identity(problem: Problem, held_out: HeldOut | None, plan: Plan) -> dict
             continue
         hashes = digest_of(*given).texts(problem.processes)
         content.update({name + part: text for part, text in hashes.items()})
-    settings = {**settings_of(problem, plan), "validation": held_out is not None}
+    settings = {**settings_of(problem, method, limits), "validation": held_out is not None}
     return {
         **model_parts(problem.working.given),
         **content,
         **{name: describe(name, value) for name, value in settings.items()},
     }
-
-
-def path_of(checkpoint: str | Path | Checkpoint | None) -> Path | None:
-    """Return the file of a checkpoint."""
-    if checkpoint is None:
-        return None
-    return Path(checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint)
-
-
-def as_checkpoint(checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
-    """Return a path as a checkpoint with its defaults."""
-    return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
