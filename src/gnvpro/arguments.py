@@ -36,13 +36,14 @@ def with_advice(advice: Mapping[str, str]) -> Callable[[Callable[P, R]], Callabl
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         known = list(inspect.signature(function).parameters)
+        named = [name for name in known if name != "self"]
 
         @functools.wraps(function)
         def checked(*args: P.args, **given: P.kwargs) -> R:
             for name in given:
                 if name not in known:
                     called = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
-                    remedy = f": {advice[name]}" if name in advice else f"; {suggestion(name, known)}"
+                    remedy = f": {advice[name]}" if name in advice else f"; {suggestion(name, named)}"
                     raise TypeError(f"{called} has no argument {name!r}{remedy}")
             return function(*args, **given)
 

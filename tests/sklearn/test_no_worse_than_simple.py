@@ -18,7 +18,10 @@ from sklearn.preprocessing import StandardScaler
 
 from gnvpro import GNvproClassifier, GNvproRegressor
 from gnvpro.problem.losses import Logistic, Multinomial
+from gnvpro.sklearn.base import NetworkEstimator
 from gnvpro.sklearn.blend import blend, blend_logits
+from gnvpro.sklearn.edge import edge_rows, linear_beyond
+from gnvpro.sklearn.left_out import PENALTIES as PENALTIES_OF_CLASSES
 from gnvpro.sklearn.left_out import fit_linear_classes
 from gnvpro.sklearn.linear import fit_linear
 from gnvpro.sklearn.rows import merge_equal_rows
@@ -76,6 +79,38 @@ def test_a_target_that_is_linear_in_long_tails_is_predicted_like_by_ridge(seed: 
     assert model.score(X[200:], y[200:]) > 0.99
     mean, std = model.predict(X[200:], return_std=True)
     assert 0.85 < np.mean(abs(mean - y[200:]) < 1.96 * std) <= 1.0
+
+
+@pytest.mark.parametrize("seed", [3, 6, 7])
+def test_rows_beyond_all_that_was_seen_are_predicted_like_by_ridge(seed: int) -> None:
+    random = np.random.RandomState(seed)
+    X, slopes = random.standard_cauchy((300, 4)), random.randn(4)
+    y = X @ slopes + 0.1 * random.randn(300)
+    new = random.standard_cauchy((300, 4))
+    assert r2_score(new @ slopes, GNvproRegressor(random_state=0).fit(X, y).predict(new)) > 0.99
+
+
+def test_a_network_is_kept_if_it_predicts_the_rows_farthest_out_better() -> None:
+    random = np.random.RandomState(0)
+    X = random.standard_cauchy((200, 2))
+    y = np.tanh(X[:, 0]) + 0.05 * random.randn(200)
+    new = random.standard_cauchy((500, 2))
+    assert r2_score(np.tanh(new[:, 0]), GNvproRegressor(random_state=0).fit(X, y).predict(new)) > 0.95
+
+
+def test_the_edge_is_made_of_the_rows_farthest_out_in_long_tails() -> None:
+    random = np.random.RandomState(0)
+    X = random.randn(100, 2)
+    assert len(edge_rows(X, np.ones(100))) == 0
+    X[[3, 50], 0], X[7, 1] = (1e6, -2e6), 5.0  # the second column has no long tails
+    edge = edge_rows(X, np.ones(100))
+    assert len(edge) == 5
+    assert {3, 50} <= set(edge)
+    rest, y = np.setdiff1d(np.arange(100), edge), torch.tensor(X @ [[1.0], [2.0]])
+    beyond = linear_beyond(X, y, np.ones(100), edge)
+    slopes = np.linalg.lstsq(np.c_[X[rest], np.ones(95)], y[rest].numpy(), rcond=None)[0]
+    assert beyond is not None
+    assert np.allclose(beyond.numpy(), np.c_[X[edge], np.ones(5)] @ slopes, rtol=1e-4)
 
 
 def test_tails_are_compressed_if_that_predicts_better() -> None:
@@ -161,13 +196,31 @@ def test_a_wide_table_is_reduced_to_as_many_directions_as_rows(kind: str) -> Non
         y = y > 0
     model = (GNvproClassifier if kind == "classes" else GNvproRegressor)(random_state=0)
     begun = time.process_time()
-    model.fit(X[:30], y[:30])
+    with patch.object(
+        NetworkEstimator, "_make_features", autospec=True, side_effect=NetworkEstimator._make_features
+    ) as made:
+        model.fit(X[:30], y[:30])
     assert time.process_time() - begun < 8.0
-    features = model.module_.get_submodule("features")
-    assert next(features.parameters()).shape[1] <= 30
+    assert all(call.args[1] <= 30 for call in made.call_args_list)
+    assert made.call_count > 0
     ridge = RidgeCV(PENALTIES * 1000).fit(X[:30], y[:30])
     score = model.score(X[30:], y[30:])
     assert score > (0.9 if kind == "classes" else ridge.score(X[30:], y[30:]) - 0.05)
+
+
+def test_a_linear_model_of_classes_of_a_wide_table_takes_as_many_directions_as_rows() -> None:
+    random = np.random.RandomState(0)
+    columns = torch.tensor(random.randn(20, 3000))
+    columns -= columns.mean(0)
+    targets = (columns[:, :1] > 0).double()
+    begun = time.process_time()
+    found = fit_linear_classes(columns, Logistic(), targets, torch.ones(20).double())
+    assert time.process_time() - begun < 2.0  # 15 s with a matrix of 3000 columns
+    assert found is not None
+    gradient = columns.T @ (torch.sigmoid(columns @ found.coefficients + found.bias) - targets) / 20
+    alphas = -(gradient * found.coefficients).sum() / found.coefficients.square().sum()
+    assert torch.allclose(gradient, -alphas * found.coefficients, atol=1e-6)  # the optimum with one of the penalties
+    assert min(abs(float(alphas) / penalty - 1) for penalty in PENALTIES_OF_CLASSES) < 1e-4
 
 
 # -- classes
@@ -195,6 +248,8 @@ def test_the_class_predicted_is_the_one_of_the_highest_probability() -> None:
 def test_an_argument_that_does_not_exist_is_named(estimator) -> None:
     with pytest.raises(TypeError, match=f"^{estimator.__name__} has no argument 'hiden'; did you mean 'hidden'\\?$"):
         estimator(hiden=3)
+    with pytest.raises(TypeError, match="known: 'hidden', 'activation'"):
+        estimator(zzz=3)
 
 
 # -- kernels

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,11 +18,14 @@ from gnvpro.objectives.posterior import covering
 from gnvpro.sklearn.blend import Blend, blend, trusted
 from gnvpro.sklearn.linear import LinearModel
 from gnvpro.sklearn.parts import COLUMNS, Beside, Posterior
-from gnvpro.sklearn.trained import Found
+from gnvpro.sklearn.trained import Array, Found, Part, Trained
 
 OWN_NETWORK = 0.99  # a separate network must reduce the squared error of the common one by this factor
 LEAST_UNEXPLAINED = 0.05  # of a row's residual
 NO_BLEND = Blend(0.0, 0.0, torch.empty(0))
+
+
+Fold = tuple[Trained, Part, Array]  # a model, samples that it has not seen, and their rows
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,25 @@ class Option:
     posterior: Posterior
     left_out: Tensor  # (rows, targets), in units of the standardised targets
     leverage: Tensor  # (rows, targets)
+    beyond: Tensor | None = None  # (rows at the edge, targets): predictions without any of these rows
+    folds: tuple[Fold, ...] = ()  # models of parts of the rows, if they were needed to predict rows left out
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Rows at the edge of the table (`gnvpro.sklearn.edge`), and what a linear model without them predicts there."""
+
+    rows: Array
+    linear: Tensor | None  # (rows, targets)
+
+    def at(self, left_out: Tensor, beyond: Tensor | None) -> Tensor:
+        """Predictions of rows left out: one by one, but those at the edge together."""
+        if not len(self.rows) or beyond is None:
+            return left_out
+        return left_out.index_copy(0, torch.from_numpy(self.rows), beyond)
+
+
+NO_EDGE = Edge(np.empty(0, dtype=np.int64), None)
 
 
 @dataclass(frozen=True)
@@ -44,18 +67,23 @@ class Choice:
     blend: Blend
 
 
-def judged(options: Sequence[Option], linear: LinearModel | None, targets: Tensor, weights: Tensor) -> list[Choice]:
+def judged(
+    options: Sequence[Option], linear: LinearModel | None, targets: Tensor, weights: Tensor, edge: Edge = NO_EDGE
+) -> list[Choice]:
     """Choose for each target, by the squared errors of predictions of rows that are left out."""
     choices = []
+    lines = torch.zeros_like(targets) if linear is None else linear.left_out
+    lines_judged = lines if linear is None else edge.at(lines, edge.linear)
     for k, target in enumerate(targets.T):
-        lines = target.new_zeros(len(target)) if linear is None else linear.left_out[:, k]
         best, least = Choice(None, 0, NO_BLEND), torch.inf
         for option in options:
             if k in option.targets:
                 column = list(option.targets).index(k)
-                made = blend(option.left_out[:, column], lines, target, weights)
+                left_out = edge.at(option.left_out, option.beyond)[:, column]
+                made = blend(left_out, lines_judged[:, k], target, weights)
                 error = float(weights @ (target - made.left_out).square())
                 if error < least:
+                    made = made.of(option.left_out[:, column], lines[:, k], target, weights)
                     best, least = Choice(option, column, made), error * OWN_NETWORK
         choices.append(best)
     return choices

@@ -9,7 +9,7 @@ Legend: V -> covariance, w -> weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gnvpro.head.newton import Newton
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.problem.losses import Loss
 from gnvpro.problem.misfit import Misfit
+from gnvpro.sklearn.linear import thin_svd
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)  # of a linear model, strongest first
 BIAS = 30.0  # constant column for the bias; its size makes the penalty on the bias negligible
@@ -46,7 +47,14 @@ class LinearClasses:
 
 
 def fit_linear_classes(columns: Tensor, loss: Loss, targets: Tensor, weights: Tensor) -> LinearClasses | None:
-    """Fit to columns of mean zero; None for more rows and columns than leaving rows out takes quickly."""
+    """Fit to columns of mean zero; None for more rows and columns than leaving rows out takes quickly.
+
+    More columns than rows are replaced by directions that span the rows, across which the penalty keeps coefficients at zero.
+    """
+    if columns.shape[1] > len(columns):
+        directions = thin_svd(columns)[2]
+        found = fit_linear_classes(columns @ directions, loss, targets, weights)
+        return None if found is None else replace(found, coefficients=directions @ found.coefficients)
     n, entries = len(columns), targets.shape[1] * (columns.shape[1] + 1)
     if n * targets.shape[1] * entries**2 > MOST_OPERATIONS:
         return None

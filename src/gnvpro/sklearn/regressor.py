@@ -19,7 +19,10 @@ from gnvpro.sklearn.base import NetworkEstimator
 from gnvpro.sklearn.combine import (
     LEAST_UNEXPLAINED,
     NO_BLEND,
+    NO_EDGE,
     Choice,
+    Edge,
+    Fold,
     Option,
     assembled,
     is_plain,
@@ -28,6 +31,7 @@ from gnvpro.sklearn.combine import (
     plain,
     taken,
 )
+from gnvpro.sklearn.edge import edge_rows, linear_beyond
 from gnvpro.sklearn.linear import fit_linear
 from gnvpro.sklearn.parts import PartPosteriors, Posterior
 from gnvpro.sklearn.rows import merge_equal_rows
@@ -121,12 +125,13 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         elif not self._blends(whole):
             choices = taken(self._option(whole, every, None), count)
         else:
-            linear = fit_linear(columns(torch.tensor(X)), goals, shares)
-            options = [self._option(whole, every, seed)]
+            linear, rows = fit_linear(columns(torch.tensor(X)), goals, shares), edge_rows(X, weights)
+            edge = Edge(rows, linear_beyond(X, goals, weights, rows) if len(rows) else None)
+            options = [self._option(whole, every, seed, rows)]
             for k in self._worth_a_network(options[0], goals, shares):
                 alone = self._find(X, targets[:, [k]], "least_squares", weights, None, seed)
-                options.append(self._option(alone, [k], seed))
-            choices = judged(options, linear, goals, shares)
+                options.append(self._option(alone, [k], seed, rows))
+            choices = judged(options, linear, goals, shares, edge)
         if is_plain(choices):
             assert choices[0].option is not None
             self.module_ = plain(choices)
@@ -151,29 +156,47 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         worst = [whole.targets[int(i)] for i in errors.argsort(descending=True) if errors[i] > SMALL_ERROR]
         return worst[: self._rules.targets_alone]
 
-    def _option(self, found: Found, targets: list[int], seed: int | None) -> Option:
+    def _option(self, found: Found, targets: list[int], seed: int | None, edge: Array = NO_EDGE.rows) -> Option:
         """Collect a network's posterior and, if there is a seed, its predictions of left-out rows."""
         trained, part = found.trained, found.trained.samples.part
-        posterior = posterior_and_noise(trained)[0]
+        posterior, _, fitted = posterior_and_noise(trained)
         residuals, weights = residuals_of(trained, part), part.weights[:, None]
         size = sum(p.numel() for p in trained.model.parameters()) / residuals.shape[1]
         leverage = torch.full_like(residuals, min(size / len(residuals), 0.5))
-        if seed is not None and trained.joint is None and size > FEW_PARAMETERS * len(residuals):
-            left = self._residuals_by_folds(part, seed)
+        unknown = trained.joint is None and size > FEW_PARAMETERS * len(residuals)
+        folds: tuple[Fold, ...] = ()
+        if seed is not None and (unknown or self._fits_most(trained, fitted)):
+            folds = tuple(self._folds(part, seed, FOLDS))
+            left = torch.zeros_like(residuals)
+            for model, rest, rows in folds:
+                left[rows] = residuals_of(model, rest)
         else:
             if trained.joint is not None:
                 with torch.no_grad():
                     leverage = weights * spread_of(posterior, trained.model, part.inputs)
             left = residuals / (1 - leverage).clamp_min(LEAST_UNEXPLAINED)
-        left_out = part.targets - left if trained.units is None else (part.targets - left) * trained.units
-        return Option(found, targets, posterior, left_out, leverage)
+        units = 1.0 if trained.units is None else trained.units
+        beyond = self._beyond(part, edge, seed) * units if len(edge) and seed is not None else None
+        return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds)
 
-    def _residuals_by_folds(self, part: Part, seed: int) -> Tensor:
-        """Return residuals of rows, each from a model that was trained without it."""
-        residuals = torch.zeros_like(part.targets)
-        for model, rest, rows in self._folds(part, seed, FOLDS):
-            residuals[rows] = residuals_of(model, rest)
-        return residuals
+    def _beyond(self, part: Part, edge: Array, seed: int) -> Tensor:
+        """Predict rows at the edge of the table by a network that has seen none of them."""
+        inside = np.setdiff1d(np.arange(len(part.inputs)), edge)
+        inside = np.random.RandomState(seed).permutation(inside)[: self._rules.part_rows]
+        self._stage = "without the rows that are farthest out, to see how it goes on there"
+        model, rest = self._without(part, inside, edge, seed)
+        return rest.targets - residuals_of(model, rest)
+
+    def _without(self, part: Part, seen: Array, rows: Array, seed: int) -> tuple[Trained, Part]:
+        """Train a model of some rows; return it and other rows in its coordinates."""
+        model = self._train("least_squares", Samples(part.take(seen), None), part.targets.shape[1], seed)
+        rest = part.take(rows)
+        return model, rest if model.directions is None else rest.along(model.directions)
+
+    @staticmethod
+    def _fits_most(trained: Trained, fitted: float) -> bool:
+        """Return whether the fit is so close that residuals and leverages say little about left-out rows."""
+        return fitted > MAX_FITTED * trained.problem.n_independent and len(trained.samples.part.inputs) >= 2 * FOLDS
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
         return (False, True) if self._has_own_layers() and n_samples >= self._rules.pieces_from else (False,)
@@ -211,7 +234,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         if rest is not None:
             variance = noise_on(rest, trained, posterior)
         elif fitted > most * trained.problem.n_independent and len(part.inputs) >= 2 * folds:
-            variance = self._noise_by_hand(option, part, seed) if by_hand else self._cross_validated_noise(part, seed)
+            variance = self._noise_by_hand(option, part, seed) if by_hand else self._cross_validated_noise(option, seed)
         else:
             few, most_rows = part, self._rules.calibration_rows
             if len(part.inputs) > most_rows:
@@ -221,18 +244,16 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             variance = covering(variance, scores, few.weights[:, None])
         return variance if trained.units is None else variance * trained.units.square()
 
-    def _folds(self, part: Part, seed: int, n: int) -> Iterator[tuple[Trained, Part, Array]]:
+    def _folds(self, part: Part, seed: int, n: int) -> Iterator[Fold]:
         """Yield models trained without a part of the samples, and that part. A close fit makes training residuals too small."""
         for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
-            seen = part.take(np.setdiff1d(np.arange(len(part.inputs)), fold))
             self._stage = "without some rows, which measure the noise"
-            model = self._train("least_squares", Samples(seen, None), part.targets.shape[1], seed)
-            rest = part.take(fold)
-            yield model, rest if model.directions is None else rest.along(model.directions), fold
+            seen = np.setdiff1d(np.arange(len(part.inputs)), fold)
+            yield *self._without(part, seen, fold, seed), fold
 
-    def _cross_validated_noise(self, part: Part, seed: int) -> Tensor:
+    def _cross_validated_noise(self, option: Option, seed: int) -> Tensor:
         """Estimate the noise from residuals of folds over the variance that their models expect."""
-        pairs = self._folds(part, seed, FOLDS)
+        pairs = option.folds or self._folds(option.found.trained.samples.part, seed, FOLDS)
         return torch.stack([noise_on(rest, model, posterior_and_noise(model)[0]) for model, rest, _ in pairs]).mean(0)
 
     def _noise_by_hand(self, option: Option, part: Part, seed: int) -> Tensor:

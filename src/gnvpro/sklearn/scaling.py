@@ -213,14 +213,19 @@ def plain_is_better(X: Array, tails: CompressTails, targets: Array, weights: Arr
 
 def compress_tails(X: Array, weights: Array) -> CompressTails | None:
     """Return the module that compresses columns with long tails; None if there are none."""
+    centre, width = tails_of(X, weights)
+    return CompressTails(centre, width) if (width > 0).any() else None
+
+
+def tails_of(X: Array, weights: Array) -> tuple[Array, Array]:
+    """Return the median of each column, and the width of its middle if it has long tails, else zero."""
     mean, centre = np.average(X, 0, weights), weighted_median(X, weights)
     deviation = np.sqrt(np.average((X - mean) ** 2, 0, weights))
     usable = np.where(deviation > 0, deviation, 1.0)
     kurtosis = np.average(((X - mean) / usable) ** 4, 0, weights)
     two_values = np.array([np.isin(column, (column.min(), column.max())).all() for column in X.T], dtype=bool)
     middle = GAUSSIAN * weighted_median(abs(X - centre), weights)
-    width = np.where((kurtosis > MAX_KURTOSIS) & ~two_values, np.where(middle > 0, middle, deviation), 0.0)
-    return CompressTails(centre, width) if (width > 0).any() else None
+    return centre, np.where((kurtosis > MAX_KURTOSIS) & ~two_values, np.where(middle > 0, middle, deviation), 0.0)
 
 
 def cut_into_pieces(X: Array, weights: Array) -> Pieces:

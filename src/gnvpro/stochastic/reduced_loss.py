@@ -123,9 +123,8 @@ class ReducedLoss:
         self._network: SeparableNetwork | None = None  # set when a batch has confirmed the head
         self._checked = False  # True once the derivatives were compared with differences
         self._memory: HeadMemory | None = None
-        self._first_of_step: HeadMemory | None = (
-            None  # the memory from which every evaluation within a step of an optimiser starts
-        )
+        self._in_step = False  # True while an optimiser makes a step
+        self._first_of_step: HeadMemory | None = None  # from which every evaluation within the step starts
         _watch_steps(self)
 
     # -- what an optimiser is given
@@ -173,6 +172,8 @@ class ReducedLoss:
             W = network.W()
             return features.new_tensor(misfit.value(Z @ W.T) + ridge(self.head_penalty, W))
         memory = self._first_of_step or self._memory or self.batch_head.first(network.W())
+        if self._in_step:
+            self._first_of_step = memory
         fit = self.batch_head.fit(Z, misfit, self.head_penalty, memory)
         self._memory = fit.memory
         self._write(network, fit.memory.reading)
@@ -306,16 +307,16 @@ def _batches_of(samples: Samples) -> Iterable[Any]:
 
 
 def _watch_steps(criterion: ReducedLoss) -> None:
-    """Set the memory from which all evaluations within one step of an optimiser start."""
+    """Let all evaluations within one step of an optimiser start from the memory of the first of them."""
     own = weakref.ref(criterion)
 
     def begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if (alive := own()) is not None:
-            alive._first_of_step = alive._memory
+            alive._in_step, alive._first_of_step = True, None
 
     def end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if (alive := own()) is not None:
-            alive._first_of_step = None
+            alive._in_step, alive._first_of_step = False, None
 
     for handle in (register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)):
         weakref.finalize(criterion, handle.remove)
