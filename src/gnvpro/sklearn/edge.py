@@ -42,4 +42,5 @@ def linear_beyond(X: Array, targets: Tensor, weights: Array, edge: Array) -> Ten
     model = fit_linear(columns(torch.tensor(X[rest])), goals, shares)
     if model is None:
         return None
-    return (shares @ goals) / shares.sum() + columns(torch.tensor(X[edge])) @ model.coefficients
+    outside: Tensor = columns(torch.tensor(X[edge]))
+    return (shares @ goals) / shares.sum() + outside @ model.coefficients
