@@ -16,6 +16,8 @@ from torch import Tensor
 from gnvpro.arguments import check_number
 from gnvpro.curves.parameters import Bound, Parameters, Tie, sources
 
+LARGEST = 1e140  # value of y whose square, times some thousands of values, is still a float64
+
 
 @dataclass(frozen=True)
 class Data:
@@ -35,19 +37,35 @@ class Data:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """A float64 tensor of an array, a tensor, a list or a table."""
-    value = value.to_numpy() if hasattr(value, "to_numpy") else value
-    if isinstance(value, np.ndarray) and not value.flags.writeable:
-        value = value.copy()  # torch warns of others
-    try:
-        found = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"{name} must be numbers (numpy, torch or pandas); got {type(value).__name__}: {error}"
-        ) from error
+    """A float64 tensor of an array, a tensor, a list or a table; masked and missing values become NaN."""
+    if isinstance(value, Tensor):
+        found = value.detach()
+    else:
+        try:
+            found = torch.from_numpy(_as_array(value))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"{name} must be numbers (numpy, torch or pandas); got {type(value).__name__}: {error}"
+            ) from error
     if found.is_complex():
         raise TypeError(f"{name} must be real; got {found.dtype}. Fit real and imaginary part as two curves")
-    return found.detach().to(torch.float64)
+    return found.to("cpu", torch.float64)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        return value.astype(np.float64).filled(np.nan)
+    made = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+    if made.dtype == object and hasattr(value, "to_numpy"):
+        made = value.to_numpy(dtype=np.float64, na_value=np.nan)  # pandas.NA and None
+    elif made.dtype == object:
+        made = made.astype(np.float64)
+    if made.dtype.kind == "c":
+        return made
+    if made.dtype.kind not in "biuf":
+        raise TypeError(f"its values are {made.dtype}")
+    made = np.ascontiguousarray(made, dtype=np.float64).reshape(made.shape)  # no negative strides
+    return made if made.flags.writeable else made.copy()  # torch warns of others
 
 
 def check_data(x: Any, y: Any, weights: Any, missing: str) -> Data:
@@ -59,6 +77,8 @@ def check_data(x: Any, y: Any, weights: Any, missing: str) -> Data:
         raise ValueError(
             f"y must have shape ({len(x)},) or ({len(x)}, curves), as x has {len(x)} samples; got {tuple(Y.shape)}"
         )
+    if not Y.numel():
+        raise ValueError(f"y has shape {tuple(Y.shape)}: there is nothing to fit")
     single = Y.ndim == 1
     Y = Y[:, None] if single else Y
     if not torch.isfinite(x).all():
@@ -74,7 +94,18 @@ def check_data(x: Any, y: Any, weights: Any, missing: str) -> Data:
             raise ValueError(f"y is NaN in {int(lost.sum())} places; pass missing='omit' to leave them out")
         Y = torch.where(lost, 0.0, Y)
         w = torch.where(lost, 0.0, torch.ones_like(Y) if w is None else w.expand_as(Y))
-    return Data(x, Y, w, single)
+    check_size(Y if w is None else w.sqrt() * Y)
+    return Data(x.clone(), Y, w, single)
+
+
+def check_size(Y: Tensor) -> None:
+    """Raise an error if the squares of y leave the range of float64."""
+    largest = float(Y.abs().max())
+    if largest > LARGEST or 0 < largest < 1 / LARGEST:
+        raise ValueError(
+            f"the largest value of y (times the root of its weight) is {largest:.0e}, so that squares leave the range "
+            "of float64; divide y by a number of this size"
+        )
 
 
 def check_weights(w: Tensor, shape: torch.Size) -> Tensor:
@@ -97,9 +128,18 @@ def check_parameters(
     columns: Any, start: Mapping[str, float], bounds: Mapping[str, Any], fixed: Mapping[str, Tie]
 ) -> tuple[Parameters, dict[int, float], dict[str, float]]:
     """The parameters, fixed coefficients by column, and the start of the free parameters."""
-    ties = {name: tie for name, tie in fixed.items() if not is_coefficient(name, columns, start)}
+    if not callable(columns):
+        raise TypeError(f"the basis must be a function of x and the parameters that returns columns; got {columns!r}")
+    for argument, value in (("start", start), ("bounds", bounds), ("fixed", fixed)):
+        if not isinstance(value, Mapping):
+            raise TypeError(f'{argument} must be a dictionary by parameter, such as {{"k1": ...}}; got {value!r}')
+    ties = {
+        name: tie if isinstance(tie, str) or callable(tie) else as_number(f"fixed[{name!r}]", tie)
+        for name, tie in fixed.items()
+        if not is_coefficient(name, columns, start)
+    }
     coefficients = {
-        int(name[1:]): check_number(f"fixed[{name!r}]", value, -math.inf)
+        int(name[1:]): as_number(f"fixed[{name!r}]", value)
         for name, value in fixed.items()
         if name not in ties
     }
@@ -115,11 +155,16 @@ def check_parameters(
                 raise ValueError(
                     f"fixed[{name!r}] is tied to {source!r}, which is no parameter; known: {', '.join(names)}"
                 )
-    values = {
-        name: check_number(f"start[{name!r}]", value, -math.inf) for name, value in start.items() if name not in ties
-    }
+    values = {name: as_number(f"start[{name!r}]", value) for name, value in start.items() if name not in ties}
     limits = {name: check_bound(name, value, bounds.get(name)) for name, value in values.items()}
     return Parameters(names, limits, ties), coefficients, values
+
+
+def as_number(name: str, value: Any) -> float:
+    """A finite number, also from an array or a tensor that holds one."""
+    if isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1:
+        value = value.item()
+    return check_number(name, value, -math.inf)
 
 
 def is_coefficient(name: str, columns: Any, start: Mapping[str, float]) -> bool:
@@ -127,20 +172,18 @@ def is_coefficient(name: str, columns: Any, start: Mapping[str, float]) -> bool:
     return re.fullmatch(r"c\d+", name) is not None and name not in start and name not in parameter_names(columns)
 
 
-def parameter_names(columns: Any) -> tuple[str, ...]:
-    """The names that a basis takes after x; empty if it takes any."""
+def parameter_names(columns: Any, defaults: bool = True) -> tuple[str, ...]:
+    """The names that a basis takes after x, with or without those that have a default."""
     parameters = list(inspect.signature(columns).parameters.values())[1:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(p.name for p in parameters if p.kind in named)
+    return tuple(p.name for p in parameters if p.kind in named and (defaults or p.default is p.empty))
 
 
 def check_names(columns: Any, names: tuple[str, ...]) -> None:
-    """The basis takes exactly these parameters."""
-    if not callable(columns):
-        raise TypeError(f"the basis must be a function of x and the parameters that returns columns; got {columns!r}")
+    """The basis takes exactly these parameters, except those with a default."""
     kinds = [p.kind for p in inspect.signature(columns).parameters.values()]
     known = parameter_names(columns)
-    missing = [name for name in known if name not in names]
+    missing = [name for name in parameter_names(columns, defaults=False) if name not in names]
     unknown = [name for name in names if name not in known]
     if missing and inspect.Parameter.VAR_KEYWORD not in kinds:
         raise ValueError(
@@ -154,9 +197,14 @@ def check_names(columns: Any, names: tuple[str, ...]) -> None:
 
 def check_bound(name: str, start: float, limits: Any) -> Bound:
     """Limits around a start."""
-    low, high = (None, None) if limits is None else limits
-    low = None if low is None or low == -math.inf else check_number(f"bounds[{name!r}][0]", low, -math.inf)
-    high = None if high is None or high == math.inf else check_number(f"bounds[{name!r}][1]", high, -math.inf)
+    try:
+        low, high = (None, None) if limits is None else limits
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"bounds[{name!r}] must be (lower, upper), with None for no limit; got {limits!r}"
+        ) from None
+    low = None if low is None or low == -math.inf else as_number(f"bounds[{name!r}][0]", low)
+    high = None if high is None or high == math.inf else as_number(f"bounds[{name!r}][1]", high)
     if low is not None and high is not None and not low < high:
         raise ValueError(f"bounds[{name!r}] must be (lower, upper) with lower < upper; got ({low:g}, {high:g})")
     if (low is not None and start < low) or (high is not None and start > high):
