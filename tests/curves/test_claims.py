@@ -55,3 +55,18 @@ def test_no_other_method_gets_lower_near_a_claimed_minimum(columns, truth, size)
             found = least_squares(residual, nudged, method="lm", max_nfev=2000, ftol=1e-14, xtol=1e-14)
             assert 2 * found.cost >= fit.rss * (1 - 1e-7)
     assert claims or truth is CASES[1][1]
+
+
+def test_a_basis_that_hides_a_parameter_from_its_derivatives_is_not_solved():
+    y = torch.exp(-0.5 * X) + 0.3 * X * torch.exp(-2 * X) + 0.02 * NOISE
+
+    def hidden(x, p, q):  # type: ignore[no-untyped-def]
+        return [torch.exp(-p * x), x * torch.exp(-q.detach() * x) * torch.exp(-1e-3 * q * x)]
+
+    def partly(x, p, q):  # type: ignore[no-untyped-def]
+        return [torch.exp(-p * x), x * torch.exp(-q * x) + 0.5 * torch.exp(-(p.detach()) * x)]
+
+    for columns in (hidden, partly):
+        fit = curves.fit(columns, X, y, start={"p": 0.7, "q": 3.0})
+        assert not fit.solved
+        assert any("derivatives of the basis" in note for note in fit.notes)

@@ -265,3 +265,89 @@ def test_mistakes_are_named(change, message):
 def test_numpy_functions_in_a_basis_are_refused_with_the_cure():
     with pytest.raises((TypeError, RuntimeError), match=r"torch functions"):
         curves.fit(lambda x, k: [np.exp(-k.numpy() * x.numpy())], X, ONE, start={"k": 1.0})
+
+
+def test_arrays_of_every_kind_are_taken():
+    pandas = pytest.importorskip("pandas")
+    plain = curves.fit(decays, X, ONE, start=START)
+    x, y = X.numpy(), ONE.numpy()
+    kinds = {
+        "reversed": (x[::-1], y[::-1]),
+        "objects": (x.astype(object), pandas.Series(y, dtype=object)),
+        "lists": (x.tolist(), y.tolist()),
+        "read-only": (np.broadcast_to(x, (1, 80))[0], y),
+    }
+    for name, (one, other) in kinds.items():
+        fit = curves.fit(decays, one, other, start={"k1": np.array(0.3), "k2": torch.tensor([5.0])})
+        assert fit.parameters == pytest.approx(plain.parameters, rel=1e-7), name
+
+
+def test_masked_and_absent_values_are_missing():
+    pandas = pytest.importorskip("pandas")
+    y = ONE.numpy().copy()
+    y[70:] = 1e6
+    short = curves.fit(decays, X[:70], ONE[:70], start=START)
+    absent = pandas.array([*y[:70], *[None] * 10], dtype="Float64")
+    for values in (np.ma.masked_array(y, mask=y > 1e5), absent):
+        with pytest.raises(ValueError, match="NaN in 10 places"):
+            curves.fit(decays, X, values, start=START)
+        fit = curves.fit(decays, X, values, start=START, missing="omit")
+        assert fit.parameters == pytest.approx(short.parameters, rel=1e-7)
+
+
+def test_a_default_of_the_basis_is_a_fixed_parameter():
+    def one_free(x, k1, k2=3.0):  # type: ignore[no-untyped-def]
+        return [torch.exp(-k1 * x), torch.exp(-k2 * x), 1.0]
+
+    fit = curves.fit(one_free, X, ONE, start={"k1": 0.3})
+    held = curves.fit(decays, X, ONE, start=START, fixed={"k2": 3.0})
+    assert fit.parameters["k1"] == pytest.approx(held.parameters["k1"], rel=1e-8)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_units_of_x_and_y_change_nothing_but_units(scale):
+    plain = curves.fit(decays, X, ONE, start=START)
+    fit = curves.fit(decays, scale * X, 1e100 * ONE, start={k: v / scale for k, v in START.items()})
+    assert fit.solved
+    for name, value in plain.parameters.items():
+        assert fit.parameters[name] * scale == pytest.approx(value, rel=1e-7)
+        assert fit.standard_errors[name] * scale == pytest.approx(plain.standard_errors[name], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"start": [0.3, 5.0]}, TypeError, "start must be a dictionary"),
+        ({"bounds": [(0, 1)]}, TypeError, "bounds must be a dictionary"),
+        ({"bounds": {"k1": 0.0}}, ValueError, r"bounds\['k1'\] must be \(lower, upper\)"),
+        ({"fixed": ["k1"]}, TypeError, "fixed must be a dictionary"),
+        ({"fixed": {"k2": None}}, TypeError, r"fixed\['k2'\] must be a number"),
+        ({"fixed": {"k2": lambda k1: torch.stack([k1, k1])}}, ValueError, r"fixed\['k2'\] must return one number"),
+        ({"nonnegative": "yes"}, TypeError, "nonnegative must be True or False"),
+        ({"seed": "a"}, TypeError, "seed must be a whole number"),
+        ({"x": ["a"] * 80}, TypeError, "x must be numbers"),
+        ({"y": 1e200 * ONE}, ValueError, "divide y by a number of this size"),
+        ({"y": ONE[:, None][:, :0]}, ValueError, "nothing to fit"),
+        ({"x": 1e200 * X, "start": {"k1": 3e-201, "k2": 5e-200}}, ValueError, "scale x"),
+        ({"columns": lambda x, k1, k2: None}, TypeError, "must return a list of columns"),
+        ({"columns": lambda x, k1, k2: torch.exp(-k1 * k2 * x)}, TypeError, "must return a list of columns"),
+        ({"columns": lambda x, k1, k2: []}, ValueError, "returned no column"),
+        ({"columns": lambda x, k1, k2: [torch.exp(1j * k1 * x), k2]}, TypeError, "column 0 of the basis is complex"),
+        ({"columns": lambda x, k1, k2: [torch.exp(-k1 * x).mul_(k2)]}, RuntimeError, "changes a tensor in place"),
+        ({"columns": lambda x, k1, k2: [torch.exp(-x.mul_(0.9) * k1), k2]}, ValueError, "changes x in place"),
+        ({"y": torch.stack([ONE, ONE * torch.nan], 1), "missing": "omit"}, ValueError, "curve 1 has 0 values"),
+    ],
+)
+def test_more_mistakes_are_named(change, error, message):
+    call = {"columns": decays, "x": X, "y": ONE, "start": START} | change
+    columns, x, y = call.pop("columns"), call.pop("x"), call.pop("y")
+    with pytest.raises(error, match=message):
+        curves.fit(columns, x, y, **call)
+
+
+def test_more_parameters_than_the_noise_can_be_estimated_from_have_no_interval():
+    fit = curves.fit(decays, X[::16], ONE[::16], start=START)
+    assert fit.dof == 0
+    assert any("as many unknowns as values" in note for note in fit.notes)
+    with pytest.raises(ValueError, match="pass noise="):
+        fit.interval("k1")

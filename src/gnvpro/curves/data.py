@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.arguments import check_number
+from gnvpro.curves.algebra import Array
 from gnvpro.curves.parameters import Bound, Parameters, Tie, sources
 
 LARGEST = 1e140  # value of y whose square, times some thousands of values, is still a float64
@@ -24,16 +25,22 @@ class Data:
     """Samples and curves."""
 
     x: Tensor  # (n,) or (n, d)
-    Y: Tensor  # (n, K), zero if the weight is zero
-    weights: Tensor | None  # (n, 1) or (n, K)
+    Y: Array  # (n, K), zero if the weight is zero
+    weights: Array | None  # (n, 1) or (n, K)
     single: bool  # whether y was a vector
 
     @property
     def n_observed(self) -> int:
         """Observations that count."""
         if self.weights is None:
-            return self.Y.numel()
-        return int((self.weights > 0).sum()) * (self.Y.shape[1] if self.weights.shape[1] == 1 else 1)
+            return self.Y.size
+        return int(self.counts.sum())
+
+    @property
+    def counts(self) -> Array:
+        """Observations that count, by curve."""
+        n, K = self.Y.shape
+        return np.broadcast_to(n if self.weights is None else (self.weights > 0).sum(0), (K,))
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -54,7 +61,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 def _as_array(value: Any) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray):
-        return value.astype(np.float64).filled(np.nan)
+        return np.ma.filled(value.astype(np.float64), np.nan)
     made = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
     if made.dtype == object and hasattr(value, "to_numpy"):
         made = value.to_numpy(dtype=np.float64, na_value=np.nan)  # pandas.NA and None
@@ -95,7 +102,7 @@ def check_data(x: Any, y: Any, weights: Any, missing: str) -> Data:
         Y = torch.where(lost, 0.0, Y)
         w = torch.where(lost, 0.0, torch.ones_like(Y) if w is None else w.expand_as(Y))
     check_size(Y if w is None else w.sqrt() * Y)
-    return Data(x.clone(), Y, w, single)
+    return Data(x.clone(), Y.numpy(), None if w is None else w.numpy(), single)
 
 
 def check_size(Y: Tensor) -> None:
@@ -139,9 +146,7 @@ def check_parameters(
         if not is_coefficient(name, columns, start)
     }
     coefficients = {
-        int(name[1:]): as_number(f"fixed[{name!r}]", value)
-        for name, value in fixed.items()
-        if name not in ties
+        int(name[1:]): as_number(f"fixed[{name!r}]", value) for name, value in fixed.items() if name not in ties
     }
     names = (*start, *(name for name in ties if name not in start))
     searched = [name for name in start if name not in ties]
@@ -200,9 +205,7 @@ def check_bound(name: str, start: float, limits: Any) -> Bound:
     try:
         low, high = (None, None) if limits is None else limits
     except (TypeError, ValueError):
-        raise ValueError(
-            f"bounds[{name!r}] must be (lower, upper), with None for no limit; got {limits!r}"
-        ) from None
+        raise ValueError(f"bounds[{name!r}] must be (lower, upper), with None for no limit; got {limits!r}") from None
     low = None if low is None or low == -math.inf else as_number(f"bounds[{name!r}][0]", low)
     high = None if high is None or high == math.inf else as_number(f"bounds[{name!r}][1]", high)
     if low is not None and high is not None and not low < high:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from gnvpro.arguments import check_choice, check_count, check_number
-from gnvpro.curves.basis import Basis, Columns
+from gnvpro.curves.algebra import Array, back_substitute, lengths
+from gnvpro.curves.algebra import triangle as triangular
+from gnvpro.curves.basis import Basis, Columns, Evaluated
 from gnvpro.curves.data import Data, check_data, check_parameters
 from gnvpro.curves.eliminate import Block, Coefficients, Piece, blocks_of, eliminate
 from gnvpro.curves.objective import CurveObjective, CurvePoint
@@ -19,13 +20,15 @@ from gnvpro.curves.parameters import Parameters, Tie
 from gnvpro.curves.result import Fit, Starts
 from gnvpro.curves.robust import REPEATED, RESTARTED, REWEIGHTINGS, SCALED, Huber
 from gnvpro.curves.search import Found, draws, rescued, same, search, tried
-from gnvpro.curves.uncertainty import Uncertainty
+from gnvpro.curves.uncertainty import Uncertainty, coefficients
 from gnvpro.curves.verify import condition
 
 CURVES_AT_A_TIME = 8192  # whose coefficients are computed together
+LEAST, LARGEST = 1e-140, 1e140  # derivatives whose squares stay within float64
 SINGULAR = 1e15  # condition number at the start from which no step can be computed
 
 
+@np.errstate(all="ignore")  # what is not finite is checked
 def fit(
     columns: Columns,
     x: Any,
@@ -83,79 +86,99 @@ def fit(
     check_choice("loss", loss, ("least_squares", "huber"))
     if noise is not None:
         check_number("noise", noise, 0.0, strict=True)
+    if not isinstance(nonnegative, bool):
+        raise TypeError(f"nonnegative must be True or False; got {nonnegative!r}")
     asked = Coefficients(held, nonnegative)
     problem = _Problem(data, asked, loss == "huber", noise)
-    objective = problem.objective(_first(columns, data, parameters, theta), parameters, data.weights)
-    objective = _in_units(objective, check_start(objective, data, theta))
-    found, summary = _search(objective, theta, check_count("starts", starts, 1), seed)
-    if not objective.basis.agrees(found.point.values):  # rows depend on each other after all
+    first = _first(columns, data, parameters, theta)
+    check_first(first.Z, data, held, len(theta))
+    start_point = problem.start(first, parameters, theta)
+    check_start(start_point)
+    start_point = _in_units(start_point, theta)
+    objective = start_point.objective
+    found, summary = _search(start_point, theta, check_count("starts", starts, 1), check_count("seed", seed, 0))
+    if not found.point.columns.right():  # rows depend on each other after all
         objective = replace(objective, basis=replace(objective.basis, by_sample=False))
-        found = search(objective, objective.parameters.inner(theta))
+        found = search(objective.at(objective.parameters.inner(theta)))
     return problem.result(objective, found, summary, theta)
 
 
-def _first(columns: Columns, data: Data, parameters: Parameters, theta: Mapping[str, float]) -> Basis:
-    """The basis, with the derivatives that are right for it."""
-    values = parameters.values(torch.tensor(list(theta.values()), dtype=torch.float64))
-    return Basis(columns, data.x, parameters.names).tried(list(values.values()))
+def _first(columns: Columns, data: Data, parameters: Parameters, theta: Mapping[str, float]) -> Evaluated:
+    """The columns at the start, with the derivatives that are right for them."""
+    x = parameters.inner(theta).numpy()
+    return Basis(columns, data.x, parameters.names).tried(parameters.values(parameters.theta(x)[0]))
 
 
-def _in_units(objective: CurveObjective, point: CurvePoint) -> CurveObjective:
-    """Return the objective with parameters in units that move the curves equally."""
-    whole = point.whole_norms.tolist()
-    size = objective.target_norm or 1.0
-    parameters = objective.parameters
-    units = {name: size / norm if norm > 0 else 1.0 for name, norm in zip(parameters.free, whole, strict=True)}
-    return objective.with_parameters(parameters.scaled(units))
+def _in_units(point: CurvePoint, theta: Mapping[str, float]) -> CurvePoint:
+    """Return the start with parameters in units that move the curves equally."""
+    size = point.objective.target_norm or 1.0
+    parameters = point.objective.parameters
+    units = {name: size / norm for name, norm in zip(parameters.free, point.whole_norms.tolist(), strict=True) if norm}
+    parameters = parameters.scaled(units)
+    x = parameters.inner(theta)
+    moved = replace(point, objective=point.objective.with_parameters(parameters), x=x)
+    return replace(moved, slope=parameters.theta(x.numpy())[1])
 
 
-def check_start(objective: CurveObjective, data: Data, theta: Mapping[str, float]) -> CurvePoint:
-    """Evaluate the start; errors that a user can make show here."""
-    x = objective.parameters.inner(theta)
-    outer, _ = objective.parameters.theta(x)
-    Z = objective.basis.at(list(objective.parameters.values(outer).values()))
-    unknown = [j for j in objective.asked.fixed if j >= Z.shape[1]]
+def check_first(Z: Array, data: Data, fixed: Mapping[int, float], parameters: int) -> None:
+    """Check the columns at the start; errors that a user can make show here."""
+    unknown = [j for j in fixed if j >= Z.shape[1]]
     if unknown:
         raise ValueError(f"fixed has 'c{unknown[0]}', but the {Z.shape[1]} coefficients are c0 to c{Z.shape[1] - 1}")
-    bad = ~torch.isfinite(Z)
-    if bad.any():
-        i, j = bad.nonzero()[0].tolist()
+    if not np.isfinite(Z).all():
+        i, j = np.argwhere(~np.isfinite(Z))[0].tolist()
         raise ValueError(
-            f"column {j} of the basis is {Z[i, j].item()} at the start, first at sample {i} (x = {data.x[i].tolist()}); "
+            f"column {j} of the basis is {Z[i, j]} at the start, first at sample {i} (x = {data.x[i].tolist()}); "
             "choose another start, or scale x"
         )
-    free = [j for j in range(Z.shape[1]) if j not in objective.asked.fixed]
-    count = len(theta) + len(free) * data.Y.shape[1]
-    if data.n_observed < count:
-        raise ValueError(
-            f"{data.n_observed} values cannot determine {count} unknowns ({len(theta)} parameters and {len(free)} coefficients "
-            f"for each of {data.Y.shape[1]} curves); fix some, or use fewer columns"
-        )
+    free = [j for j in range(Z.shape[1]) if j not in fixed]
+    check_counts(data, parameters, len(free))
     check_columns(Z[:, free], free)
-    point = objective.at(x)
+
+
+def check_start(point: CurvePoint) -> None:
+    """Check the first point."""
+    parameters = point.objective.parameters
     number, which = condition(point)
     if not math.isfinite(point.value) or (number > SINGULAR and "columns" in which):
         raise ValueError(
             f"{which} at the start (condition number {number:.1e}); start from parameters that differ more"
         )
-    for name, own in zip(objective.parameters.free, point.dZ.abs().amax((0, 1)).tolist(), strict=True):
-        if own == 0:
+    for k, (name, size) in enumerate(zip(parameters.free, point.whole_norms.tolist(), strict=True)):
+        if size == 0 and not point.dZ[..., k].any():
             raise ValueError(
                 f"no column depends on {name!r} at the start; leave it out, fix it, or choose another start"
             )
-    if not torch.isfinite(point.dZ).all():
-        raise ValueError("the derivatives of the basis are not finite at the start; choose another start")
-    return point
+        if not (size == 0 or LEAST < size < LARGEST):
+            raise ValueError(
+                f"the derivative of the curves in {name!r} is {size:.0e} at the start; choose another start, or scale x"
+            )
 
 
-def check_columns(Z: Tensor, free: list[int]) -> None:
+def check_counts(data: Data, parameters: int, coefficients: int) -> None:
+    """Check that there are as many values as unknowns, for all curves and for each."""
+    unknowns = parameters + coefficients * data.Y.shape[1]
+    if data.n_observed < unknowns:
+        raise ValueError(
+            f"{data.n_observed} values cannot determine {unknowns} unknowns ({parameters} parameters and {coefficients} "
+            f"coefficients for each of {data.Y.shape[1]} curves); fix some, or use fewer columns"
+        )
+    short = np.flatnonzero(data.counts < coefficients)
+    if len(short):
+        raise ValueError(
+            f"curve {short[0]} has {data.counts[short[0]]} values with a weight above zero, too few for {coefficients} "
+            "coefficients; leave this curve out, or fix some coefficients"
+        )
+
+
+def check_columns(Z: Array, free: list[int]) -> None:
     """No column is zero, and no two are multiples of each other."""
-    norms = torch.linalg.vector_norm(Z, dim=0)
+    norms = lengths(Z)
     for j, norm in zip(free, norms.tolist(), strict=True):
         if norm == 0:
             raise ValueError(f"column {j} of the basis is zero at every sample; choose another start, or leave it out")
-    cosines = ((Z / norms).T @ (Z / norms)).abs().tril(-1)
-    if cosines.numel() and float(cosines.max()) > 1 - 1e-14:
+    cosines = np.tril(abs((Z / norms).T @ (Z / norms)), -1)
+    if cosines.size and float(cosines.max()) > 1 - 1e-14:
         i, j = divmod(int(cosines.argmax()), len(free))
         raise ValueError(
             f"columns {free[j]} and {free[i]} of the basis are multiples of each other at the start; "
@@ -163,9 +186,9 @@ def check_columns(Z: Tensor, free: list[int]) -> None:
         )
 
 
-def _search(objective: CurveObjective, theta: Mapping[str, float], starts: int, seed: int) -> tuple[Found, Starts]:
+def _search(point: CurvePoint, theta: Mapping[str, float], starts: int, seed: int) -> tuple[Found, Starts]:
     """The best of all starts."""
-    best = search(objective, objective.parameters.inner(theta))
+    objective, best = point.objective, search(point)
     ends = [best]
     for each in draws(objective, theta, starts - 1, seed):
         ended = tried(objective, each)
@@ -189,7 +212,14 @@ class _Problem:
     huber: bool
     noise: float | None
 
-    def objective(self, basis: Basis, parameters: Parameters, weights: Tensor | None) -> CurveObjective:
+    def start(self, columns: Evaluated, parameters: Parameters, theta: Mapping[str, float]) -> CurvePoint:
+        """The first point."""
+        x = parameters.inner(theta)
+        return self.objective(columns.basis, parameters, self.data.weights).given(
+            x, *parameters.theta(x.numpy()), columns
+        )
+
+    def objective(self, basis: Basis, parameters: Parameters, weights: Array | None) -> CurveObjective:
         """The objective for some weights."""
         apart = self.asked.nonnegative or bool(self.asked.fixed)
         return CurveObjective(basis, parameters, blocks_of(self.data.Y, weights, apart), self.asked)
@@ -200,15 +230,15 @@ class _Problem:
         huber, pieces = None, self._pieces(found.point.Z, data.weights)
         if self.huber:
             objective, found, huber, weights = self._reweighted(objective, found, pieces, theta)
-            robust = _coefficients(self._pieces(found.point.Z, weights), data)
+            robust = coefficients(self._pieces(found.point.Z, weights), data.Y.shape[1])
             pieces = [with_coefficients(piece, found.point.Z, robust) for piece in pieces]
-        W = _coefficients(pieces, data)
+        W = coefficients(pieces, data.Y.shape[1])
         unknowns = len(found.point.theta) + sum(len(p.columns) * p.W.shape[0] * p.W.shape[2] for p in pieces)
         dof = data.n_observed - unknowns
         rss = found.point.rss
         if huber is not None:
             residual = self._residual(found.point.Z, W)
-            rss = float(residual.square().sum())
+            rss = float(np.square(residual).sum())
             variance = huber.variance(residual, counted, dof)
         else:
             variance = rss / dof if dof > 0 else math.nan
@@ -219,24 +249,25 @@ class _Problem:
             replace(piece, residual=piece.residual[:0], block=replace(piece.block, Y=piece.block.Y[:0]))
             for piece in pieces
         ]
-        uncertainty = Uncertainty(slim, found.point.dZ, root, variance, data.Y.shape[1])
+        uncertainty = Uncertainty(slim, found.point, root, variance, data.Y.shape[1])
         return Fit(objective, found, uncertainty, data, W, rss, dof, starts, self.noise is not None)
 
-    def _counted(self) -> Tensor:
+    def _counted(self) -> Array:
         """Mask of the values of y that count."""
         w = self.data.weights
-        return torch.ones_like(self.data.Y, dtype=torch.bool) if w is None else (w > 0).expand_as(self.data.Y)
+        return np.broadcast_to(True if w is None else w > 0, self.data.Y.shape)
 
-    def _residual(self, Z: Tensor, W: Tensor) -> Tensor:
+    def _residual(self, Z: Array, W: Array) -> Array:
         """Weighted residuals like y."""
         rows = self.data.Y - Z @ W
-        return rows if self.data.weights is None else self.data.weights.sqrt() * rows
+        return rows if self.data.weights is None else np.sqrt(self.data.weights) * rows
 
-    def _pieces(self, Z: Tensor, weights: Tensor | None) -> list[Piece]:
+    def _pieces(self, Z: Array, weights: Array | None) -> list[Piece]:
         """Eliminate every curve by itself, a few thousand at a time."""
         found = []
         for block in blocks_of(self.data.Y, weights, True):
-            for columns in torch.split(torch.arange(block.Y.shape[2]), CURVES_AT_A_TIME):
+            for first in range(0, block.Y.shape[2], CURVES_AT_A_TIME):
+                columns = np.arange(first, min(first + CURVES_AT_A_TIME, block.Y.shape[2]))
                 some = block
                 if len(columns) < block.Y.shape[2]:
                     curves = columns if block.curves is None else block.curves[columns]
@@ -247,56 +278,49 @@ class _Problem:
 
     def _reweighted(
         self, objective: CurveObjective, found: Found, pieces: list[Piece], theta: Mapping[str, float]
-    ) -> tuple[CurveObjective, Found, Huber, Tensor]:
+    ) -> tuple[CurveObjective, Found, Huber, Array]:
         """Least squares again and again, until the weights repeat themselves."""
         counted, given = self._counted(), self.data.weights
-        W = _coefficients(pieces, self.data)
-        last = torch.zeros_like(self.data.Y)
+        W = coefficients(pieces, self.data.Y.shape[1])
+        last = np.zeros_like(self.data.Y)
         huber = Huber(math.inf)
         for i in range(REWEIGHTINGS):
             residual = self._residual(found.point.Z, W)
             huber = Huber.of(residual, counted) if i < SCALED else huber
             v = huber.weights(residual)
-            change = float((v - last).abs().max())
+            change = float(abs(v - last).max())
             if change < REPEATED or huber.delta == 0:
                 break
             last = v
             weights = v if given is None else given * v
             current = self.objective(objective.basis, found.point.objective.parameters, weights)
-            again = search(current, found.point.x)
+            again = search(current.at(found.point.x))
             if i < RESTARTED:  # outliers may have led the first fit far away
-                other = search(current, current.parameters.inner(theta))
+                other = search(current.at(current.parameters.inner(theta)))
                 again = min((again, other), key=lambda each: (not each.solved, each.point.rss))
             found = replace(again, on_bounds=found.on_bounds)
-            W = _coefficients(self._pieces(found.point.Z, weights), self.data)
+            W = coefficients(self._pieces(found.point.Z, weights), self.data.Y.shape[1])
         else:
             reason = f"the weights of Huber's loss still change by {change:.1e} after {REWEIGHTINGS} reweightings"
             found = replace(found, verdict=replace(found.verdict, reasons=(*found.verdict.reasons, reason)))
         final = last if given is None else given * last
-        return found.point.objective, found, huber, final if last.any() else torch.ones_like(last)
+        return found.point.objective, found, huber, final if last.any() else np.ones_like(last)
 
 
-def _coefficients(pieces: list[Piece], data: Data) -> Tensor:
-    """(m, curves)."""
-    none = pieces[0].W.new_zeros(0, 0)
-    return Uncertainty(pieces, none, none, 0.0, data.Y.shape[1]).coefficients()
-
-
-def with_coefficients(piece: Piece, Z: Tensor, W: Tensor) -> Piece:
+def with_coefficients(piece: Piece, Z: Array, W: Array) -> Piece:
     """A piece of one set of weights with other coefficients, of all curves."""
     own = W if piece.block.curves is None else W[:, piece.block.curves]
     B, m, r = piece.W.shape
-    return replace(piece, W=own.reshape(m, B, r).transpose(0, 1).contiguous())
+    return replace(piece, W=np.ascontiguousarray(own.reshape(m, B, r).swapaxes(0, 1)))
 
 
-def _root(point: CurvePoint, pieces: list[Piece] | None) -> Tensor:
+def _root(point: CurvePoint, pieces: list[Piece] | None) -> Array:
     """R_J^-1 in the units of theta, from the rotated curves or from given pieces."""
     if pieces is not None:
-        J = torch.cat([piece.jacobian(point.dZ) for piece in pieces])
-        norms = torch.linalg.vector_norm(J, dim=0)
-        R = torch.linalg.qr(J / norms, mode="r").R
+        J = np.concatenate([piece.projected(piece.moved(point.columns, point.ties)) for piece in pieces])
+        norms = lengths(J)
+        R, _ = triangular(J / norms, np.zeros(len(J)))
     else:
         R, _, norms = point.triangle
-    units = torch.eye(len(R), dtype=R.dtype)
-    root: Tensor = torch.linalg.solve_triangular(R, units, upper=True) / norms[:, None]
-    return root
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return back_substitute(R[None], np.eye(len(R))[None])[0] / norms[:, None]

@@ -20,8 +20,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from gnvpro.curves.algebra import Array
 
 Tie = float | str | Callable[..., Tensor]
 INSIDE = 1e-3  # share of the range by which a start on a bound is moved inside
@@ -89,14 +92,23 @@ class Parameters:
         """x of parameters."""
         return torch.tensor([bound.inner(theta[name]) for name, bound in self.bounds.items()], dtype=torch.float64)
 
-    def theta(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def theta(self, x: Array) -> tuple[Array, Array]:
         """The free parameters at x, and the diagonal of their derivative."""
         pairs = [bound.outer(each) for bound, each in zip(self.bounds.values(), x.tolist(), strict=True)]
-        both = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
+        both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
-    def values(self, theta: Tensor) -> dict[str, Tensor]:
+    def values(self, theta: Array) -> Array:
         """All parameters from the free ones."""
+        if not self.fixed:
+            return theta
+        return torch.stack(list(self._tied_to(torch.from_numpy(theta)).values())).numpy()
+
+    def named(self, theta: Array) -> dict[str, float]:
+        """The free parameters by name."""
+        return dict(zip(self.free, theta.tolist(), strict=True))
+
+    def _tied_to(self, theta: Tensor) -> dict[str, Tensor]:
         found: dict[str, Tensor] = dict(zip(self.free, theta.unbind(), strict=True))
         waiting = dict(self.fixed)
         while waiting:
@@ -107,24 +119,16 @@ class Parameters:
                     "parameters; tie them to parameters in start"
                 )
             for name in ready:
-                found[name] = self._tied(waiting.pop(name), found, theta)
+                found[name] = _tied(name, waiting.pop(name), found, theta)
         return {name: found[name] for name in self.names}
 
-    def _tied(self, tie: Tie, found: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        if isinstance(tie, str):
-            return found[tie]
-        if callable(tie):
-            value = tie(**{name: found[name] for name in sources(tie)})
-            return value if isinstance(value, Tensor) else like.new_tensor(float(value))
-        return like.new_tensor(float(tie))
-
-    def jacobian(self, theta: Tensor) -> Tensor:
+    def jacobian(self, theta: Array) -> Array:
         """The derivative of all parameters in the free ones, (names, free)."""
-        leaves = theta.detach().clone().requires_grad_()
+        leaves = torch.from_numpy(theta.copy()).requires_grad_()
         with torch.enable_grad():
-            values = self.values(leaves).values()
-            rows = [torch.autograd.grad(v, leaves)[0] if v.requires_grad else torch.zeros_like(theta) for v in values]
-        return torch.stack(rows)
+            values = self._tied_to(leaves).values()
+            rows = [torch.autograd.grad(v, leaves)[0] if v.requires_grad else torch.zeros_like(leaves) for v in values]
+        return torch.stack(rows).numpy()
 
     def holding(self, held: Mapping[str, float]) -> Parameters:
         """Return the parameters with some of the free ones held."""
@@ -134,9 +138,27 @@ class Parameters:
     def scaled(self, units: Mapping[str, float]) -> Parameters:
         """Return the parameters with these units for steps of those without bounds."""
         bounds = {
-            name: replace(bound, unit=units[name]) if not bound.sides else bound for name, bound in self.bounds.items()
+            name: replace(bound, unit=units.get(name, 1.0)) if not bound.sides else bound
+            for name, bound in self.bounds.items()
         }
         return replace(self, bounds=bounds)
+
+
+def _tied(name: str, tie: Tie, found: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    if isinstance(tie, str):
+        return found[tie]
+    if not callable(tie):
+        return like.new_tensor(float(tie))
+    try:
+        value = tie(**{source: found[source] for source in sources(tie)})
+        value = value if isinstance(value, Tensor) else like.new_tensor(float(value))
+    except (TypeError, RuntimeError) as error:
+        raise type(error)(
+            f"fixed[{name!r}] failed with {type(error).__name__}: {error}; it is called with tensors, so use torch functions"
+        ) from error
+    if value.ndim:
+        raise ValueError(f"fixed[{name!r}] must return one number; got a tensor of shape {tuple(value.shape)}")
+    return value
 
 
 def sources(tie: Tie) -> tuple[str, ...]:

@@ -64,8 +64,8 @@ def held_rss(objective: CurveObjective, name: str, theta: Mapping[str, float]) -
 
     def rss(value: float) -> float:
         parameters = objective.parameters.holding({name: value})
-        point, _, _ = descend(objective.with_parameters(parameters), parameters.inner(last), ITERATIONS)
-        last.update(zip(parameters.free, point.theta.tolist(), strict=True))
+        point = descend(objective.with_parameters(parameters).at(parameters.inner(last)), ITERATIONS)[0]
+        last.update(parameters.named(point.theta))
         return point.rss
 
     return rss
@@ -76,6 +76,6 @@ def held_coefficient_rss(objective: CurveObjective, column: int, x: Tensor) -> C
 
     def rss(value: float) -> float:
         asked = Coefficients({**objective.asked.fixed, column: value}, objective.asked.nonnegative)
-        return descend(replace(objective, asked=asked), x, ITERATIONS)[0].rss
+        return descend(replace(objective, asked=asked).at(x), ITERATIONS)[0].rss
 
     return rss

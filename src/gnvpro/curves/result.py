@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor
 
 from gnvpro.arguments import check_number
+from gnvpro.curves.algebra import Array
 from gnvpro.curves.data import Data, as_tensor
 from gnvpro.curves.objective import CurveObjective
 from gnvpro.curves.profile import held_coefficient_rss, held_rss, profile_interval
@@ -25,7 +24,6 @@ from gnvpro.training.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = NDArray[np.floating]
 MOST_IN_COVARIANCE = 4000  # rows of the covariance of everything
 MOST_IN_SUMMARY = 20  # curves whose coefficients a summary lists
 CURVES_DRAWN = 6
@@ -49,7 +47,7 @@ class Fit:
     _found: Found
     _uncertainty: Uncertainty
     _data: Data
-    _W: Tensor
+    _W: Array
     rss: float
     dof: int  # degrees of freedom: values minus unknowns
     starts: Starts
@@ -92,11 +90,12 @@ class Fit:
         return self._like_y(self._uncertainty.coefficient_errors())
 
     @cached_property
+    @np.errstate(all="ignore")
     def standard_errors(self) -> dict[str, float]:
         """The standard errors of the parameters: zero if fixed, NaN on a bound."""
         point = self._found.point
         T = point.objective.parameters.jacobian(point.theta) @ self._uncertainty.root
-        errors = (self._uncertainty.variance * T.square().sum(1)).sqrt().tolist()
+        errors = np.sqrt(self._uncertainty.variance * np.square(T).sum(1)).tolist()
         named = dict(zip(point.objective.parameters.names, errors, strict=True))
         return named | dict.fromkeys(self._found.on_bounds, math.nan)
 
@@ -115,14 +114,14 @@ class Fit:
     @cached_property
     def covariance(self) -> Array:
         """The covariance of parameters and coefficients, in the order of `names`."""
-        size = len(self._found.point.objective.parameters.names) + self._W.numel()
+        size = len(self._found.point.objective.parameters.names) + self._W.size
         if size > MOST_IN_COVARIANCE:
             raise ValueError(
                 f"the covariance of {size} numbers would take {8e-9 * size**2:.0f} GB; use standard_errors and "
                 "coefficient_errors, or fit fewer curves"
             )
         point = self._found.point
-        return self._uncertainty.covariance(point.objective.parameters.jacobian(point.theta)).numpy()
+        return self._uncertainty.covariance(point.objective.parameters.jacobian(point.theta))
 
     @cached_property
     def correlation(self) -> Array:
@@ -131,6 +130,7 @@ class Fit:
         correlation: Array = self.covariance / np.outer(errors, errors)
         return correlation
 
+    @np.errstate(all="ignore")
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The profile-likelihood interval of a parameter, or of a coefficient ("c0") of a single curve.
 
@@ -144,6 +144,8 @@ class Fit:
         check_number("level", level, 0.0, strict=True)
         if not level < 1:
             raise ValueError(f"level must be below 1; got {level!r}")
+        if self.dof == 0 and not self.noise_known:
+            raise ValueError("there are as many unknowns as values, so the noise is unknown; pass noise= to curves.fit")
         quantile = float(
             stats.norm.ppf((1 + level) / 2) if self.noise_known else stats.t.ppf((1 + level) / 2, self.dof)
         )
@@ -152,7 +154,7 @@ class Fit:
         if name in objective.parameters.free:
             bound = objective.parameters.bounds[name]
             limits = (-math.inf if bound.low is None else bound.low, math.inf if bound.high is None else bound.high)
-            theta = dict(zip(objective.parameters.free, point.theta.tolist(), strict=True))
+            theta = objective.parameters.named(point.theta)
             rss = held_rss(objective, name, theta)
             return profile_interval(rss, theta[name], self.standard_errors[name], variance, quantile, limits)
         free = [f"c{j}" for j in range(len(self._W)) if j not in objective.asked.fixed] if self._data.single else []
@@ -184,12 +186,12 @@ class Fit:
                 f"x must have shape (n, {', '.join(map(str, self._data.x.shape[1:]))}) as in the fit; got {tuple(at.shape)}"
             )
         point = self._found.point
-        basis = point.objective.basis.on(at)
-        Z = basis.at(point.values)
+        columns = point.objective.basis.on(at).at(point.values)
+        Z = columns.Z
         curves = self._like_y(Z @ self._W)
         if not return_std:
             return curves
-        dZ = basis.jacobian(point.values) @ point.objective.parameters.jacobian(point.theta)
+        dZ = columns.dZ @ point.objective.parameters.jacobian(point.theta)
         return curves, self._like_y(self._uncertainty.band(Z, dZ, self._W))
 
     @cached_property
@@ -251,9 +253,9 @@ class Fit:
         """The first curves over their values with 95% bands, and the residuals below."""
         single = self._data.x.ndim == 1
         x = self._data.x.numpy() if single else np.arange(len(self._data.x))
-        y, order = self._data.Y.numpy(), np.argsort(x)
+        y, order = self._data.Y, np.argsort(x)
         w = self._data.weights
-        seen = np.ones(y.shape, dtype=bool) if w is None else np.broadcast_to(w.numpy() > 0, y.shape)
+        seen = np.ones(y.shape, dtype=bool) if w is None else np.broadcast_to(w > 0, y.shape)
         few = y.shape[1] <= CURVES_DRAWN
         curves, std = self.predict(self._data.x, return_std=True) if few else (self.predict(self._data.x), 0.0)
         curves, std = np.reshape(curves, y.shape), np.broadcast_to(np.reshape(std, y.shape if few else (1, 1)), y.shape)
@@ -270,8 +272,8 @@ class Fit:
         below.set(ylabel="residual", xlabel="x" if single else "sample")
         return figure
 
-    def _like_y(self, A: Tensor) -> Array:
-        return (A[:, 0] if self._data.single else A).numpy()
+    def _like_y(self, A: Array) -> Array:
+        return A[:, 0] if self._data.single else A
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:.6g}" for name, value in self.parameters.items())

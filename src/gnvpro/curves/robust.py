@@ -10,10 +10,12 @@ the noise, estimated from the median of |r| (95% efficiency for Gaussian noise).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from gnvpro.curves.algebra import Array
 
 EFFICIENT = 1.345
 OF_MEDIAN = 1.4826  # standard deviation of Gaussian noise, in medians of its absolute value
@@ -30,17 +32,19 @@ class Huber:
     delta: float
 
     @staticmethod
-    def of(residual: Tensor, counted: Tensor) -> Huber:
+    def of(residual: Array, counted: Array) -> Huber:
         """The threshold for these residuals."""
-        return Huber(EFFICIENT * OF_MEDIAN * float(residual[counted].abs().median()))
+        sizes = abs(residual[counted])
+        middle = (len(sizes) - 1) // 2
+        return Huber(EFFICIENT * OF_MEDIAN * float(np.partition(sizes, middle)[middle]))
 
-    def weights(self, residual: Tensor) -> Tensor:
+    def weights(self, residual: Array) -> Array:
         """v."""
-        return (self.delta / residual.abs().clamp(min=1e-300)).clamp(max=1.0)
+        return np.minimum(self.delta / np.maximum(abs(residual), 1e-300), 1.0)
 
-    def variance(self, residual: Tensor, counted: Tensor, dof: int) -> float:
+    def variance(self, residual: Array, counted: Array, dof: int) -> float:
         """s^2."""
         r = residual[counted]
-        inside = (r.abs() <= self.delta).to(r.dtype).mean()
-        psi = r.clamp(-self.delta, self.delta)
-        return float(psi.square().sum()) / dof / float(inside) ** 2 if dof > 0 else torch.nan
+        inside = float(np.mean(abs(r) <= self.delta))
+        psi = np.clip(r, -self.delta, self.delta)
+        return float(psi @ psi) / dof / inside**2 if dof > 0 else math.nan

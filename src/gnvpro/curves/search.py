@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gnvpro.curves.objective import CurveObjective, CurvePoint
 from gnvpro.curves.parameters import Bound
-from gnvpro.curves.verify import Verdict, curvature, judge, natural
-from gnvpro.minimize.row_model import RowModel
+from gnvpro.curves.step import TriangleModel
+from gnvpro.curves.verify import Curvature, Verdict, curvature, judge, natural
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule, Step
 from gnvpro.minimize.trust_region import TrustRegion, minimize
@@ -45,7 +44,7 @@ class NearlyUndamped(NielsenRule):
 
     least: float = 1e-15  # damping left, relative to the model's scale
 
-    def propose(self, model: RowModel, bound: Damping | None) -> tuple[Step, Damping]:  # type: ignore[override]
+    def propose(self, model: TriangleModel, bound: Damping | None) -> tuple[Step, Damping]:  # type: ignore[override]
         """Return the step for the damping, or for almost none."""
         if bound is not None and bound.growth == 2.0 and model.offset <= NEAR:
             bound = Damping(min(bound.damping, self.least * model.scale), bound.growth)
@@ -69,19 +68,18 @@ class Found:
         return self.verdict.solved
 
 
-def search(objective: CurveObjective, x: Tensor, iterations: int = ITERATIONS) -> Found:
-    """The minimum that steps from x lead to, with every bound that is active there."""
-    point, status, done = descend(objective, x, iterations)
+def search(start: CurvePoint, iterations: int = ITERATIONS) -> Found:
+    """The minimum that steps from a point lead to, with every bound that is active there."""
+    point, known, status, done = descend(start, iterations)
     held: dict[str, str] = {}
     while pushed := pushed_out(point):
         held |= {name: side for name, (side, _) in pushed.items()}
-        names = point.objective.parameters.free
-        theta = dict(zip(names, point.theta.tolist(), strict=True))
+        theta = point.objective.parameters.named(point.theta)
         parameters = point.objective.parameters.holding({name: value for name, (_, value) in pushed.items()})
         objective = point.objective.with_parameters(parameters)
-        point, status, more = descend(objective, parameters.inner(theta), iterations)
+        point, known, status, more = descend(objective.at(parameters.inner(theta)), iterations)
         done += more
-    verdict = judge(point)
+    verdict = judge(point, known)
     if verdict.solved:
         status = Status.CONVERGED
     elif status is Status.CONVERGED:
@@ -89,11 +87,11 @@ def search(objective: CurveObjective, x: Tensor, iterations: int = ITERATIONS) -
     return Found(point, status, done, verdict, held)
 
 
-def descend(objective: CurveObjective, x: Tensor, iterations: int) -> tuple[CurvePoint, Status, int]:
-    """Steps of the trust region, then of Newton's method if the residual is large."""
-    point = objective.at(x)
-    if not len(x):
-        return point, Status.HEAD_ONLY, 0
+def descend(point: CurvePoint, iterations: int) -> tuple[CurvePoint, Curvature | None, Status, int]:
+    """Steps of the trust region, then of Newton's method if the residual is large; its curvature is returned, too."""
+    objective = point.objective
+    if not len(point.x):
+        return point, None, Status.HEAD_ONLY, 0
     offsets: list[float] = []
 
     def ended(here: CurvePoint) -> bool:
@@ -104,19 +102,21 @@ def descend(objective: CurveObjective, x: Tensor, iterations: int) -> tuple[Curv
 
     region = TrustRegion(objective, CurvePoint.model, point, rule=NearlyUndamped(), rounding=lambda here: here.rounding)
     point, status, done = minimize(region, ended, iterations)
-    return (newton(point) if EXACT < point.offset <= NEAR else point), status, done
+    known = None
+    if EXACT < point.offset <= NEAR and point.offset > point.resolution and not pushed_out(point):
+        known = curvature(point)
+        point = newton(point, known)
+    return point, known, status, done
 
 
-def newton(point: CurvePoint) -> CurvePoint:
+def newton(point: CurvePoint, known: Curvature) -> CurvePoint:
     """Steps with one Hessian, as long as they bring the gradient down."""
-    if point.offset <= point.resolution or pushed_out(point):
+    if not known.least > 0:
         return point
-    H, T = curvature(point), natural(point)
-    if not torch.isfinite(H).all() or float(torch.linalg.eigvalsh(H)[0]) <= 0:
-        return point
+    T = natural(point)
     for _ in range(MOST_NEWTON_STEPS):
-        step = -T @ torch.linalg.solve(H, T.T @ point.gradient())
-        trial = point.objective.at(point.x + step)
+        step = -T @ np.linalg.solve(known.H, T.T @ point.slopes())
+        trial = point.objective.at(point.x + torch.from_numpy(step))
         if not trial.offset < point.offset or not trial.value <= point.value + 10 * point.rounding:
             break
         point = trial
@@ -128,9 +128,10 @@ def pushed_out(point: CurvePoint) -> dict[str, tuple[str, float]]:
     bounds = point.objective.parameters.bounds
     if point.pieces is None or not any(bound.sides for bound in bounds.values()):
         return {}
-    slope = -(point.jacobian.T @ point.residual)
     found = {}
-    for name, bound, theta, g in zip(bounds, bounds.values(), point.theta.tolist(), slope.tolist(), strict=True):
+    for name, bound, theta, g in zip(
+        bounds, bounds.values(), point.theta.tolist(), (-point.descent).tolist(), strict=True
+    ):
         for side, edge in bound.sides:
             whole = bound.high - bound.low if bound.low is not None and bound.high is not None else bound.unit
             outward = g > 0 if side == "lower" else g < 0
@@ -154,7 +155,7 @@ def rescued(objective: CurveObjective, start: Mapping[str, float], seed: int, fi
 def rank(found: Found, start: Mapping[str, float], around: float) -> tuple[bool, float, bool]:
     """Order searches from worse to better; sums of squares of one minimum count as equal."""
     rss = found.point.rss
-    theta = dict(zip(found.point.objective.parameters.free, found.point.theta.tolist(), strict=True))
+    theta = found.point.objective.parameters.named(found.point.theta)
     order = sorted(theta, key=lambda name: theta[name]) == sorted(theta, key=lambda name: start[name])
     return found.solved, -around if same(rss, around) else -rss, order
 
@@ -166,8 +167,8 @@ def same(a: float, b: float) -> bool:
 
 def tried(objective: CurveObjective, start: Mapping[str, float]) -> Found | None:
     """A search from a start that may not be usable."""
-    x = objective.parameters.inner(start)
-    return search(objective, x) if np.isfinite(objective.at(x).value) else None
+    point = objective.at(objective.parameters.inner(start))
+    return search(point) if np.isfinite(point.value) else None
 
 
 def draws(

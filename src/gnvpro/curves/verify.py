@@ -2,6 +2,7 @@
 
     stationary      the relative offset is small, or as small as rounding of the residual lets it be
     a minimum       the Hessian of the reduced objective, by differences of the exact gradient, is positive definite
+    true            values of the objective there are what gradient and Hessian predict: the derivatives are those of the basis
     determined      columns and Jacobian are not collinear
 
 The Hessian is taken in natural coordinates s, in which the Gauss-Newton matrix is the identity: theta = T s.
@@ -12,9 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from gnvpro.curves.algebra import Array, back_substitute
 from gnvpro.curves.objective import AT_ROUNDING, EPS, CurvePoint
 
 STATIONARY = 1e-6  # relative offset; parameters are then right to a millionth of their standard errors
@@ -23,6 +25,7 @@ COLLINEAR = 1e7  # condition number of columns of length one above which roundin
 DETERMINED = 1e-3  # relative error of a parameter that rounding of exact data may leave
 SHARE = 0.2  # of a parameter in the direction that the data do not see, from which on it is named
 CURVED = 1e-6  # least curvature of a minimum, relative to Gauss-Newton's
+PREDICTED = 0.03  # relative difference of the objective from its prediction that third derivatives may make
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,21 @@ class Verdict:
         return not self.reasons
 
 
-def judge(point: CurvePoint) -> Verdict:
-    """Check a point."""
+@dataclass(frozen=True)
+class Curvature:
+    """The Hessian of the reduced objective in natural coordinates, and whether values of the objective agree with it."""
+
+    H: Array
+    true: bool
+
+    @property
+    def least(self) -> float:
+        """Its least eigenvalue; NaN if it is not finite."""
+        return float(np.linalg.eigvalsh(self.H)[0]) if np.isfinite(self.H).all() else math.nan
+
+
+def judge(point: CurvePoint, known: Curvature | None = None) -> Verdict:
+    """Check a point; the curvature may be known from close by."""
     if point.pieces is None or not math.isfinite(point.rss):
         return Verdict(("the columns are not finite where the search ended",), math.inf)
     number, which = condition(point)
@@ -49,21 +65,23 @@ def judge(point: CurvePoint) -> Verdict:
     if point.offset > max(STATIONARY, point.resolution):
         reasons.append(f"the gradient is not zero: relative offset {point.offset:.1e}")
     reasons += undetermined(point)
-    if not reasons and len(point.x) and point.offset > 0:
-        H = curvature(point)
-        least = float(torch.linalg.eigvalsh(H)[0]) if torch.isfinite(H).all() else math.nan
-        if not least > CURVED:
-            reasons.append(f"the end is no minimum: the least curvature is {least:.1e} of what it should be")
+    if len(point.theta) and point.offset > 0 and number < COLLINEAR:
+        found = known or curvature(point)
+        if not reasons and not found.least > CURVED:
+            reasons.append(f"the end is no minimum: the least curvature is {found.least:.1e} of what it should be")
+        if not found.true:
+            reasons.append(
+                "the objective differs from what the derivatives of the basis predict: keep parameters as tensors (no .item(), "
+                "float() or detach()), and compute in float64 and without random numbers"
+            )
     return Verdict(tuple(reasons), number)
 
 
 def undetermined(point: CurvePoint) -> list[str]:
     """Parameters of exact data that rounding alone decides, such as the rate of a column with no part in the curve."""
-    if point.offset > 0 or not len(point.x):
+    if point.offset > 0 or not len(point.theta):
         return []
-    errors = (
-        AT_ROUNDING * point.objective.target_norm * torch.linalg.vector_norm(natural(point), dim=1) * point.slope.abs()
-    )
+    errors = AT_ROUNDING * point.objective.target_norm * np.sqrt(np.square(inverse_factor(point)).sum(1))
     names = [
         name
         for name, error, theta in zip(
@@ -79,50 +97,59 @@ def condition(point: CurvePoint) -> tuple[float, str]:
     assert point.pieces is not None
     worst, which = 1.0, "the columns of the basis are collinear"
     for piece in point.pieces:
-        norms = torch.linalg.vector_norm(piece.R, dim=-2, keepdim=True)
         if piece.R.shape[-1]:
-            worst = max(worst, conditioning(piece.R / norms))
+            worst = max(worst, conditioning(piece.R))
     if len(point.theta) and not worst > COLLINEAR:
         R, _, norms = point.triangle
-        joint = R * (norms / torch.where(point.whole_norms > 0, point.whole_norms, 1.0))
-        finite = bool(torch.isfinite(joint).all())
-        _, s, Vt = torch.linalg.svd(joint if finite else torch.zeros_like(joint))
+        joint = R * (norms / np.where(point.whole_norms > 0, point.whole_norms, 1.0))
+        finite = bool(np.isfinite(joint).all())
+        _, s, Vt = np.linalg.svd(joint if finite else np.zeros_like(joint))
         least = float(s[-1])
         if not least * worst > 1.0:
             worst = 1.0 / least if least > 0 else math.inf
             names = point.objective.parameters.free
-            moving = [name for name, part in zip(names, Vt[-1].abs().tolist(), strict=True) if part > SHARE]
+            moving = [name for name, part in zip(names, abs(Vt[-1]).tolist(), strict=True) if part > SHARE]
             which = (
                 f"{' and '.join(moving)} cannot be told apart" if len(moving) > 1 else f"{moving[0]} is not determined"
             )
     return worst, which
 
 
-def conditioning(R: Tensor) -> float:
-    """The largest of the condition numbers of some matrices."""
-    if not torch.isfinite(R).all():
+def conditioning(R: Array) -> float:
+    """The largest of the condition numbers of some matrices, their columns scaled to length one."""
+    norms = np.sqrt(np.square(R).sum(-2, keepdims=True))
+    if not (np.isfinite(R).all() and norms.all()):
         return math.inf
-    s = torch.linalg.svdvals(R)
-    return float((s[..., 0] / s[..., -1].clamp(min=1e-300)).max())
+    s = np.linalg.svd(R / norms, compute_uv=False)
+    return float((s[..., 0] / np.maximum(s[..., -1], 1e-300)).max())
 
 
-def natural(point: CurvePoint) -> Tensor:
-    """T with x = T s, in which the Gauss-Newton matrix is the identity."""
+def inverse_factor(point: CurvePoint) -> Array:
+    """T with theta = T s, in which the Gauss-Newton matrix is the identity."""
     R, _, norms = point.triangle
-    units = torch.eye(len(R), dtype=R.dtype)
-    T: Tensor = torch.linalg.solve_triangular(R, units, upper=True) / (norms * point.slope)[:, None]
-    return T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return back_substitute(R[None], np.eye(len(R))[None])[0] / norms[:, None]
 
 
-def curvature(point: CurvePoint) -> Tensor:
-    """The Hessian of the reduced objective in natural coordinates."""
+def natural(point: CurvePoint) -> Array:
+    """The same for x."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return inverse_factor(point) / point.slope[:, None]
+
+
+def curvature(point: CurvePoint) -> Curvature:
+    """The Hessian of the reduced objective in natural coordinates, by one evaluation for each of them."""
     T = natural(point)
     length = max(STEP * math.sqrt(point.rss), math.sqrt(EPS) * point.objective.target_norm)
-    columns = []
+    here, columns, rises = point.slopes(), [], []
     for t in T.T:
-        ahead = point.objective.at(point.x + length * t)
-        if ahead.pieces is None:
-            return T.new_full(T.shape, math.nan)
-        columns.append(T.T @ (ahead.gradient() - point.gradient()) / length)
-    H = torch.stack(columns, 1)
-    return (H + H.T) / 2
+        ahead = point.objective.at(point.x + torch.from_numpy(length * t))
+        if ahead.pieces is None or not math.isfinite(ahead.value):
+            return Curvature(np.full(T.shape, math.nan), True)
+        columns.append(T.T @ (ahead.slopes() - here) / length)
+        rises.append(ahead.value - point.value)
+    H = np.stack(columns, 1)
+    first, second = length * (T.T @ here), 0.5 * length**2 * np.diag(H)
+    error = abs(np.array(rises) - first - second) - 10 * point.rounding
+    true = bool((error <= PREDICTED * (abs(first) + 0.5 * length**2 * np.maximum(abs(np.diag(H)), 1.0))).all())
+    return Curvature((H + H.T) / 2, true)
