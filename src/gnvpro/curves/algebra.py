@@ -36,7 +36,8 @@ def factorise(A: Array) -> tuple[Array, Array]:
 def back_substitute(R: Array, b: Array) -> Array:
     """R^-1 b of stacks (B, f, f) and (B, f, r); NaN if R is singular."""
     if len(R) > 1:
-        return torch.linalg.solve_triangular(torch.from_numpy(R), torch.from_numpy(b), upper=True).numpy()
+        stacked: Array = torch.linalg.solve_triangular(torch.from_numpy(R), torch.from_numpy(b), upper=True).numpy()
+        return stacked
     if b.size == 0:
         return np.zeros_like(b)
     found, info = lapack.dtrtrs(R[0], b[0])
@@ -61,4 +62,5 @@ def upper(p: int) -> Array:
 
 def lengths(A: Array) -> Array:
     """The length of every column of a matrix."""
-    return np.sqrt(np.einsum("ij,ij->j", A, A))
+    norms: Array = np.sqrt(np.einsum("ij,ij->j", A, A))
+    return norms

@@ -323,4 +323,5 @@ def _root(point: CurvePoint, pieces: list[Piece] | None) -> Array:
     else:
         R, _, norms = point.triangle
     with np.errstate(divide="ignore", invalid="ignore"):
-        return back_substitute(R[None], np.eye(len(R))[None])[0] / norms[:, None]
+        root: Array = back_substitute(R[None], np.eye(len(R))[None])[0] / norms[:, None]
+    return root

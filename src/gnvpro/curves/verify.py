@@ -128,7 +128,8 @@ def inverse_factor(point: CurvePoint) -> Array:
     """T with theta = T s, in which the Gauss-Newton matrix is the identity."""
     R, _, norms = point.triangle
     with np.errstate(divide="ignore", invalid="ignore"):
-        return back_substitute(R[None], np.eye(len(R))[None])[0] / norms[:, None]
+        T: Array = back_substitute(R[None], np.eye(len(R))[None])[0] / norms[:, None]
+    return T
 
 
 def natural(point: CurvePoint) -> Array:
