@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gnvpro.cli import app
 from gnvpro.policy import Policy, rows_of, shown
 
-PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "api" / "policy.md"
 
 
 def printed(*words: str) -> str:
@@ -34,4 +34,4 @@ def test_every_row_is_printed(with_rich: bool, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_page_of_the_documentation_is_up_to_date() -> None:
-    assert PAGE.read_text() == printed("--markdown"), "run gnvpro policy --markdown > docs/policy.md"
+    assert PAGE.read_text() == printed("--markdown"), "run gnvpro policy --markdown > docs/api/policy.md"

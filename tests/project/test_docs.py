@@ -135,3 +135,93 @@ def test_no_entry_of_the_reference_stands_twice() -> None:
         entry for page in (DOCS / "api").glob("*.md") for entry in re.findall(r"^::: (\S+)", page.read_text(), re.M)
     ]
     assert sorted(entries) == sorted(set(entries))
+
+
+PROSE = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def commands(start: str) -> set[tuple[str, str]]:
+    """Page and rest of each command in the documentation that starts with these words, in a block or between backticks."""
+    pattern = re.compile(rf"(?:^|`|\$ |&& )\s*(?:OMP_NUM_THREADS=1 )?(?:\.venv/bin/)?{start}([^`\n#]*)", re.M)
+    return {(page.name, rest.strip()) for page in PROSE for rest in pattern.findall(page.read_text())}
+
+
+def test_every_benchmark_and_script_that_a_page_names_exists() -> None:
+    """Benchmarks may need packages of the extra bench, so they are found rather than imported."""
+    named = commands(r"python (?=-m benchmarks|benchmarks|examples|docs|tests)")
+    assert len(named) > 40
+    lost = []
+    for page, command in sorted(named):
+        first = command.removeprefix("-m ").split()[0]
+        path = ROOT / (first if first.endswith(".py") else first.replace(".", "/") + ".py")
+        if not path.is_file() and not (path.with_suffix("") / "__main__.py").is_file():
+            lost.append(f"{page}: {command}")
+    assert lost == []
+
+
+def test_every_option_and_choice_that_a_page_gives_to_a_benchmark_is_in_its_source() -> None:
+    unknown = []
+    for page, command in sorted(commands(r"python (?=-m benchmarks|benchmarks)")):
+        first, *words = command.removeprefix("-m ").split()
+        path = ROOT / (first if first.endswith(".py") else first.replace(".", "/") + ".py")
+        folder = path.with_suffix("")
+        source = path.read_text() if path.is_file() else "".join(p.read_text() for p in folder.glob("*.py"))
+        unknown += [
+            f"{page}: {command}: {w}" for w in words if w.startswith("--") and f'"{w.split("=")[0]}"' not in source
+        ]
+    assert unknown == []
+
+
+def test_every_command_of_gnvpro_that_a_page_shows_is_valid() -> None:
+    import typer
+
+    from gnvpro.cli import app
+
+    group = typer.main.get_command(app)
+    wrong = []
+    for page, line in sorted(commands(r"gnvpro (?=train|predict|run|report|list|inspect|policy|data )")):
+        words, command = line.split(), group
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        wrong += [f"{page}: gnvpro {line}: {word}" for word in words if word.startswith("-") and word not in options]
+    assert wrong == []
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {rest.split()[0] for _, rest in commands(r"make (?=[a-z])") if rest} <= targets
+
+
+def test_every_reference_to_a_python_name_has_an_entry_in_the_api() -> None:
+    """Only the build of the site would notice otherwise."""
+    entries: set[str] = set()
+    for page in (DOCS / "api").glob("*.md"):
+        for name, members in re.findall(r"^::: (\S+)(?:\n +options: \{.*?members: \[(.*?)\])?", page.read_text(), re.M):
+            entries |= {name} | {f"{name}.{member}" for member in members.split(", ") if member}
+    lost = []
+    for page in PROSE:
+        for name in re.findall(r"\]\[(gnvpro[\w.]*)\]", page.read_text()):
+            owners = {name.rsplit(".", k)[0] for k in (0, 1, 2)}
+            if not owners & entries:
+                lost.append(f"{page.name}: {name}")
+            elif not is_there(name):
+                lost.append(f"{page.name}: {name} does not exist")
+    assert lost == []
+
+
+def is_there(name: str) -> bool:
+    """Return whether a dotted name can be imported."""
+    module, rest = name, []
+    while True:
+        try:
+            found = importlib.import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, last = module.rpartition(".")
+            rest.insert(0, last)
+    for attribute in rest:
+        if not hasattr(found, attribute) and attribute not in getattr(found, "__annotations__", {}):
+            return False
+        found = getattr(found, attribute, None)
+    return True

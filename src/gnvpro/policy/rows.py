@@ -69,7 +69,7 @@ def markdown(policy: Any) -> str:
         "```",
         "",
         "`result.plan` and `gnvpro.inspect` say which rows decided for a run. `gnvpro policy` prints these tables, and",
-        "`gnvpro policy --markdown > docs/policy.md` writes this page.",
+        "`gnvpro policy --markdown > docs/api/policy.md` writes this page.",
     ]
     for each in fields(policy):
         rows = [row for row in rows_of(policy) if row.subject == each.name]
