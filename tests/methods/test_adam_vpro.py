@@ -157,9 +157,46 @@ def test_weights_of_another_scale_are_trained_alike() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_a_matrix_of_zeros_moves() -> None:
-    sizes = sizes_of({"0.weight": torch.zeros(5, 12), "0.bias": torch.ones(5), "1.weight": torch.full((2, 5), 0.3)})
+@pytest.mark.parametrize("small", [0.0, 0.001])
+def test_a_matrix_near_zero_moves_like_one_that_torch_has_drawn(small: float) -> None:
+    first = torch.full((5, 12), small)
+    sizes = sizes_of({"0.weight": first, "0.bias": torch.ones(5), "1.weight": torch.full((2, 5), 0.3)})
     assert sizes == {"0.weight": pytest.approx(1 / 6), "0.bias": pytest.approx(1 / 6), "1.weight": pytest.approx(0.3)}
+
+
+def test_positions_of_a_transformer_move_like_the_weights() -> None:
+    sizes = sizes_of({"place": torch.full((1, 16, 8), 0.01), "weight": torch.full((2, 5), 0.3)})
+    assert sizes == {"place": pytest.approx(0.3), "weight": pytest.approx(0.3)}
+
+
+class Sum(torch.nn.Module):
+    """Features of a recurrent layer, which are nearly collinear at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = torch.nn.GRU(1, 16, batch_first=True), torch.nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.layer(x)[0][:, -1])
+        return out
+
+
+def test_collinear_features_at_the_start_do_not_spoil_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that begin near the eliminated head of an untrained network keep its huge entries, and learn hardly anything."""
+    generator = torch.Generator().manual_seed(0)
+    a, b, p, q = (torch.rand(400, 1, generator=generator, dtype=torch.float64) for _ in range(4))
+    t = torch.arange(13, dtype=torch.float64)[None] / 4
+    x = torch.sin((1 + a) * t + 6 * p) + 0.5 * torch.sin((2 + 3 * b) * t + 6 * q)
+    losses = []
+    for at_eliminated in (False, True):
+        if at_eliminated:
+            monkeypatch.setattr(readings.Readings, "held", lambda self, first: first.W)
+        torch.manual_seed(0)
+        result = gnvpro.train(
+            Sum().double(), x[:, :-1, None], x[:, -1:], loss="least_squares", method="adam-vpro", work=30
+        )
+        losses.append(result.history[-1].misfit)
+    assert losses[0] < 0.1 * losses[1]
 
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])

@@ -5,9 +5,10 @@ at the start,
 
     step of a tensor  =  rate * size * direction(gradient),         size = root mean square of its entries
 
-since weights are drawn smaller where a layer has more inputs, and the rate that suits them falls with them: one rate serves
-networks of all widths. Vectors (biases) have the size of the matrix before them, a matrix of zeros the one that torch
-would have drawn.
+since weights are drawn smaller in a layer of more inputs, and the rate that suits them falls with them: one rate serves
+networks of all widths. A matrix that begins near zero has the size that torch would have drawn, so that it can leave.
+Tensors of a single row (biases, factors of a norm, positions of a transformer) have the size of the matrix before them, or
+of the first one.
 
 The mean of the last thetas is kept beside theta. Noise averages out in it, so that with a head of its own it is nearly as good
 a model as if the rate had fallen to zero,
@@ -37,7 +38,7 @@ from gnvpro.stochastic.batch_head import BatchFit, BatchHead, HeadMemory
 from gnvpro.stochastic.rotated_adam import Rotated
 
 MEMORY = 20  # of the mean
-SMALL = 1e-3  # times the size that torch draws: as good as zero
+SMALL = 0.03  # times the size that torch draws: near zero
 
 
 @dataclass(frozen=True)
@@ -92,16 +93,25 @@ class BatchSteps:
 
 
 def sizes_of(parameters: Mapping[str, Tensor]) -> dict[str, float]:
-    """The root mean square of each tensor's entries, or what stands for it.
+    """Return the size of each tensor's entries, which rates are relative to.
 
-    >>> sizes_of({"weight": torch.full((2, 3), 0.5), "bias": torch.zeros(2)})
-    {'weight': 0.5, 'bias': 0.5}
+    >>> sizes_of({"place": torch.zeros(1, 9, 3), "weight": torch.full((2, 3), 0.5), "bias": torch.zeros(2)})
+    {'place': 0.5, 'weight': 0.5, 'bias': 0.5}
     """
-    sizes, last = {}, 1.0
-    for name, values in parameters.items():
-        if values.dim() > 1:
-            drawn = math.sqrt(len(values) / (3 * max(values.numel(), 1)))
-            own = float(values.detach().double().square().mean().sqrt())
-            last = own if own > SMALL * drawn else drawn
-        sizes[name] = last
+    own = {name: _size_of_matrix(values) for name, values in parameters.items() if _has_rows(values)}
+    last, sizes = next(iter(own.values()), 1.0), {}
+    for name in parameters:
+        sizes[name] = last = own.get(name, last)
     return sizes
+
+
+def _has_rows(values: Tensor) -> bool:
+    """Return whether a tensor maps inputs to several outputs, as weights do."""
+    return values.dim() > 1 and len(values) > 1
+
+
+def _size_of_matrix(values: Tensor) -> float:
+    """Return the root mean square of a matrix's entries, or of those that torch would have drawn if it is near zero."""
+    drawn = math.sqrt(len(values) / (3 * max(values.numel(), 1)))
+    own = float(values.detach().double().square().mean().sqrt())
+    return own if own > SMALL * drawn else drawn

@@ -125,8 +125,8 @@ class Epochs:
 
     def _set_out(self) -> BatchSteps:
         """Return the steps from the first model, with a new optimiser."""
-        head = self.settings.batch_head
-        return self._from(BatchState.at(self.problem, head, self.first.theta, self.first.W))
+        held = self.readings.held(self.first)
+        return self._from(BatchState.at(self.problem, self.settings.batch_head, self.first.theta, held))
 
     def _from(self, state: BatchState) -> BatchSteps:
         kernel = Rotated(max_side=256 if self.settings.rotate else 0, shortest=self.few)

@@ -4,6 +4,12 @@
     head        least squares: eliminated on these samples. Other losses: the head that follows the batches, if it has
                 used as many samples as its memory holds; else it takes a few Newton steps
 
+The head that batches begin near is smaller than the eliminated one for least squares. Features of an untrained network are
+nearly collinear, so the eliminated head has huge entries that nearly cancel. A head that is held near it never loses them,
+and the gradient in theta follows them. Its ridge has the size of the features:
+
+    W_0  =  argmin_W  misfit(Z W') + rho/2 |W|^2,        rho = HELD * mean of the squared entries of Z
+
 A reading does not count as work. Its head is provisional, unless it is eliminated on all samples: the run eliminates the kept
 model's head over all of them (see `gnvpro.training.keeper`).
 """
@@ -27,6 +33,7 @@ from gnvpro.stochastic.batch_head import BatchHead
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)
 SEEN, PER_ENTRY = 5000, 20  # samples of a reading, in all and for each entry of the head; the larger number counts
 SHARE_OF_MEMORY = 0.25  # largest share of memory for these samples
+HELD = 0.01  # ridge of the first head of least squares, in units of the mean square of the features
 
 
 class Readings:
@@ -52,6 +59,17 @@ class Readings:
         point = self.seen.reduced.start(start.theta, near, keep=False)
         provisional = self.seen is not self.problem
         return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy, provisional)
+
+    def held(self, first: Iterate) -> Tensor:
+        """Return the head that batches begin near."""
+        misfit = self.seen.misfit
+        if not misfit.identity_hessian:
+            return first.W
+        Z = self._features(first.theta)
+        with self.seen.meter.inner_clock():
+            mean = misfit.over.sum(lambda w, rows: w[:, 0] @ rows.square().mean(1).to(w.dtype), misfit.weights, Z)
+            rho = HELD * float(mean)
+            return self.seen.eliminator.fit(Z, misfit, max(rho, self.seen.head_penalty), WarmStart(first.W)).W
 
     def read(self, theta: Tensor, steps: BatchSteps) -> Iterate | None:
         """Evaluate a later model; return None if its features are not finite."""
