@@ -2,7 +2,8 @@
 
 An expression is a tree (`Expression`). Everything that may occur in one has the operators (`Algebra`): +, -, *, /,
 ** and `at`, which evaluates a subtree at other points. The leaves defined here are `Known`: a number, a tensor with
-one entry for each point, or a function of x. Leaves with a field or an unknown are in `expressions`.
+one entry for each point, or a function of x. Leaves with a field or an unknown are in `expressions`. Calling a tree
+with points evaluates it (`evaluate`).
 
 `diff` differentiates a tree by the rules of calculus until derivatives remain at the field only. The tree then
 contains everything that a network must supply. The degree of a tree in the field decides how it is solved: 0 no
@@ -29,7 +30,10 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {  # by their names in torch
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
     "div": operator.truediv,
+    "divide": operator.truediv,
     "truediv": operator.truediv,
     "true_divide": operator.truediv,
 }
@@ -73,14 +77,32 @@ class Algebra(ABC):
         return Product((as_expression(other), Power(self.expression(), -1.0)))
 
     def __pow__(self, exponent: float) -> Expression:
+        if isinstance(exponent, Algebra):  # an unknown exponent is not its first value
+            from gnvpro.pde.expressions import exp, log
+
+            return exp(exponent * log(self))
         return Power(self.expression(), float(exponent))
 
     def at(self, points: Any) -> Expression:
         """Return the expression at other points, one for each point of the equation (or as many as the equation has rows)."""
         return At(self.expression(), points)
 
-    # a tensor or array on the left must leave the operation to this class: torch.Tensor * expression
-    __array_ufunc__ = None
+    def __abs__(self) -> Expression:
+        from gnvpro.pde.expressions import Function
+
+        return Function("abs", self.expression())
+
+    def __float__(self) -> float:
+        raise TypeError(
+            "an expression is not a number: write pde.sin(u) instead of math.sin(u), and expression(points) for its values"
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Handle operators between an array and an expression; every other function of numpy raises an error."""
+        apply = OPERATORS.get(ufunc.__name__)
+        if apply is not None and method == "__call__" and len(inputs) == 2 and not kwargs:
+            return apply(as_expression(inputs[0]), as_expression(inputs[1]))
+        raise TypeError(_instead("np", ufunc.__name__))
 
     @classmethod
     def __torch_function__(
@@ -91,7 +113,7 @@ class Algebra(ABC):
         apply = OPERATORS.get(name.strip("_"))
         if apply is not None and len(args) == 2 and not kwargs:
             return apply(as_expression(args[0]), as_expression(args[1]))
-        raise TypeError(f"torch.{name} does not know expressions; use the function of gnvpro.pde, as in pde.sin(u)")
+        raise TypeError(_instead("torch", name))
 
 
 class Expression(Algebra):
@@ -111,6 +133,12 @@ class Expression(Algebra):
     @abstractmethod
     def diff(self, axis: int) -> Expression:
         """Return the derivative in x along an axis."""
+
+    def __call__(self, points: Any) -> Tensor:
+        """Return the values at points (n, dimension) as (n, 1), with the current field and constants, without gradients."""
+        from gnvpro.pde.evaluate import evaluate
+
+        return evaluate(self, points)
 
     def walk(self) -> Iterator[Expression]:
         """Yield all nodes."""
@@ -227,6 +255,14 @@ def add(terms: Sequence[Expression]) -> Expression:
     if not kept:
         return Known(0.0)
     return kept[0] if len(kept) == 1 else Sum(kept)
+
+
+def _instead(library: str, name: str) -> str:
+    """Return what to write instead of a function of numpy or torch."""
+    known = {"absolute": "abs(u)", "abs": "abs(u)", "power": "u**2", "square": "u**2", "negative": "-u"}
+    known |= {each: f"pde.{each}(u)" for each in ("sin", "cos", "tanh", "exp", "log", "sqrt")}
+    write = f"write {known[name]}" if name in known else "use the functions of gnvpro.pde, as in pde.sin(u)"
+    return f"{library}.{name} does not know expressions; {write}"
 
 
 def _is_zero(term: Expression) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from gnvpro.pde.activations import PIECEWISE_LINEAR
 from gnvpro.pde.algebra import Known
-from gnvpro.pde.equation import Equation
+from gnvpro.pde.equation import Equation, point_text
 from gnvpro.pde.expressions import Atom
 from gnvpro.pde.field import Field
 from gnvpro.pde.jets import order_of
@@ -66,8 +66,15 @@ def not_finite(system: System, x: torch.Tensor, W: torch.Tensor) -> str:
     rows = system.assemble(system.carry(x), x, W)
     whole = rows.Z.sum(1) + rows.residual
     bad = next(i for i, part in enumerate(system.by_equation(whole)) if not bool(torch.isfinite(part).all()))
+    equation = system.equations[bad]
+    rows_of = ~torch.isfinite(system.by_equation(whole)[bad])
+    first, at = int(rows_of.nonzero()[0]), ""
+    if equation.compiled.own is not None:
+        at = (
+            f" at {int(rows_of.sum())} of {equation.rows} points, the first {point_text(equation.compiled.own[first])},"
+        )
     return (
-        f"{system.equations[bad].name or f'equation {bad}'} has no finite value or derivative at the field that the run "
+        f"{equation.name or f'equation {bad}'} has no finite value or derivative{at} for the field that the run "
         "begins with: look for a coefficient that is not finite at some point, points that should be scaled, and terms such "
         "as 1/u or pde.log(u), since a field begins at zero (u.head.bias can be set to begin elsewhere)"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gnvpro.pde.algebra import Algebra, Expression, Known, Operand, Product, add, as_expression
@@ -33,6 +34,10 @@ class Vector(Sequence[Expression]):
 
     def __iter__(self) -> Iterator[Expression]:
         return iter(self.parts)
+
+    def __call__(self, points: Any) -> Tensor:
+        """Return the values at points (n, dimension), one column for each axis."""
+        return torch.cat([part(points) for part in self.parts], 1)
 
     def dot(self, other: Any) -> Expression:
         """Return the sum of products with another vector: expressions, numbers, a tensor (points, axes), a function of x."""

@@ -122,8 +122,9 @@ class Equation:
         given = values.detach() if isinstance(values, Tensor) else values
         targets = column(given, like, "the values of an equation").clone(memory_format=torch.contiguous_format)
         if not bool(torch.isfinite(targets).all()):
-            bad = int((~torch.isfinite(targets)).sum())
-            raise ValueError(f"the values of an equation hold {bad} that are not finite (of {len(targets)})")
+            bad = (~torch.isfinite(targets)).nonzero()[:, 0]
+            at = "" if compiled.own is None else f", the first at {point_text(points[bad[0]])}"
+            raise ValueError(f"the values of an equation hold {len(bad)} that are not finite (of {len(targets)}){at}")
         return targets
 
 
@@ -278,6 +279,11 @@ class Compiled:
     def zeros(self, fill: float = 0.0) -> Values:
         """Return the atoms of a field that is zero, or a number."""
         return [{key: torch.full((len(s.points),), fill, dtype=torch.float64) for key in s.atoms} for s in self.sites]
+
+
+def point_text(point: Tensor) -> str:
+    """Return a point as text for messages."""
+    return "(" + ", ".join(f"{float(x):.6g}" for x in point) + ")"
 
 
 def _is_number(value: Any) -> bool:

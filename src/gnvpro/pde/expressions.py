@@ -116,4 +116,6 @@ SLOPES: dict[str, Callable[[Expression], Expression]] = {
     "exp": exp,
     "log": lambda a: a**-1,
     "sqrt": lambda a: 0.5 * a**-0.5,
+    "abs": lambda a: Function("sign", a),
+    "sign": lambda a: Known(0.0),
 }

@@ -27,6 +27,7 @@ from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.field import Field
 from gnvpro.pde.objective import EquationPoint, local_model
 from gnvpro.pde.residuals import Check
+from gnvpro.pde.start import leave_zero
 from gnvpro.pde.system import System, zero_value
 from gnvpro.pde.ways import Ways
 from gnvpro.policy import EquationPolicy
@@ -74,6 +75,7 @@ class Trial:
         system = System(own, equations)
         if start is not None:
             own.store_head(_fit(own, system.groups[0][1], start))
+        leave_zero(system)
         ways = Ways.choose(system.linear, "auto")
         if start is not None:  # near a solution the head follows by Newton's method
             ways = replace(ways, together=False)
@@ -148,6 +150,8 @@ def best_kind(
         limit = policy.trial_share * seconds * policy.operations_per_second
     spent, allowance = 0.0, policy.first_steps * min(trial.cost for trial in trials)
     while len(trials) > 1 and spent + (asked := sum(trial.ahead(allowance) for trial in trials)) <= limit:
+        if asked == 0.0:  # no candidate has a step left
+            break
         spent += asked
         for trial in trials:
             trial.advance(allowance)

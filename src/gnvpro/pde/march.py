@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from gnvpro.minimize.status import Status
 from gnvpro.pde.algebra import At, Known
 from gnvpro.pde.equation import Equation
+from gnvpro.pde.evaluate import values_of
 from gnvpro.pde.expressions import Integral
 from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.field import Field
 from gnvpro.pde.kinds import Trial
 from gnvpro.pde.points import PointSet
 from gnvpro.pde.residuals import Residual
-from gnvpro.pde.system import System
 from gnvpro.pde.verdict import Correction, correction
 from gnvpro.policy import EquationPolicy
 from gnvpro.training.history import History, Record
@@ -122,10 +122,7 @@ def _continued(equation: Equation, points: Tensor, axis: int, start: float, befo
     """A first condition at a later time, with the values that it has for the field before."""
     moved = points.clone()
     moved[:, axis] = start
-    there = Equation(equation.expression, moved, 0.0, 1.0)
-    system = System(before, [there], [1.0])
-    x = system.x()
-    values = system.residual(system.carry(x), x, before.W()) / system.roots[0]
+    values = values_of(equation.expression, before, moved)
     return Equation(equation.expression, moved, values, equation.weight, equation.name)
 
 
