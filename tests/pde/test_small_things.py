@@ -15,6 +15,7 @@ from gnvpro import Status, pde
 from gnvpro.policy import EquationPolicy, Policy
 
 F64 = torch.float64
+SHORT = Policy(equations=EquationPolicy(trial_operations=3e8))
 X = torch.rand(7, 2, dtype=F64, generator=torch.Generator().manual_seed(1))
 
 
@@ -55,7 +56,7 @@ def test_an_expression_follows_the_network_that_solve_chose() -> None:
     u = pde.Field(LINE)
     slope = pde.d(u, 0)
     equations = [pde.Equation(pde.d(u, 0, 0), LINE.inside(80), 2.0), pde.Equation(u, ENDS, 0.0)]
-    pde.solve(u, equations, iterations=3)
+    pde.solve(u, equations, iterations=3, policy=SHORT)
     torch.testing.assert_close(slope(ENDS), torch.tensor([[-1.0], [1.0]], dtype=F64), rtol=1e-6, atol=1e-6)
 
 
@@ -154,8 +155,7 @@ def test_the_eigenvalue_nearest_to_the_first_value_is_found(first: float, k: int
 def test_an_eigenvalue_of_a_field_with_a_domain_is_found() -> None:
     u = pde.Field(LINE)
     value, equations = eigenvalue(u, 10.0)
-    policy = Policy(equations=EquationPolicy(trial_operations=3e8))
-    result = pde.solve(u, equations, iterations=20, policy=policy)
+    result = pde.solve(u, equations, iterations=20, policy=SHORT)
     assert float(value) == pytest.approx(math.pi**2, rel=1e-6)
     assert result.status is not Status.NOT_SOLVED
 
@@ -164,7 +164,7 @@ def test_trials_end_if_no_candidate_has_a_step_left() -> None:
     """They used to go round for ever, without an operation to count."""
     u = pde.Field(LINE)
     equations = [pde.Equation(pde.d(u, 0, 0), LINE.inside(80)), pde.Equation(u, ENDS, 0.0)]
-    assert pde.solve(u, equations, iterations=2).error == 0.0
+    assert pde.solve(u, equations, iterations=2, policy=SHORT).error == 0.0
 
 
 def test_a_flux_is_evaluated_on_the_boundary() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -75,10 +75,8 @@ class Trial:
         system = System(own, equations)
         if start is not None:
             own.store_head(_fit(own, system.groups[0][1], start))
-        leave_zero(system)
-        ways = Ways.choose(system.linear, "auto")
-        if start is not None:  # near a solution the head follows by Newton's method
-            ways = replace(ways, together=False)
+        near = leave_zero(system) or start is not None
+        ways = Ways.choose(system.linear, "auto", near)
         made = Trial(kind, features, system, ways, zero_value(system), None, Check(system, seed))
         made._enter(system.x(), own.W())
         return made

@@ -24,18 +24,18 @@ FACTORS = tuple(2.0**k for k in range(-12, 13))  # of the root mean square of th
 
 
 @torch.no_grad()
-def leave_zero(system: System) -> None:
-    """Store a head to begin with in the system's field, if the head is zero and no step can change that."""
+def leave_zero(system: System) -> bool:
+    """Store a head to begin with in the system's field, if the head is zero and no step can change that; return if so."""
     W = system.field.W()
     if system.linear or bool(W.any()):
-        return
+        return False
     x = system.x()
     carried = system.carry(x)
     assembled = system.assemble(carried, x, W)
     Z, rho = system.by_equation(assembled.Z), system.by_equation(assembled.residual)
     stuck = [bool(r.any()) and not bool(z.any()) for z, r in zip(Z, rho, strict=True)]
     if not any(stuck) or all(stuck) or not bool(torch.isfinite(assembled.Z).all()):
-        return
+        return False
     strict = [1.0 if equation.constants else STRICT for equation in system.equations]
     free = torch.cat([each * z for z, each, dead in zip(Z, strict, stuck, strict=True) if not dead])
     direction = _nearly_free(free, _values(system, carried)).view_as(W)
@@ -46,6 +46,7 @@ def leave_zero(system: System) -> None:
 
     W = min(FACTORS, key=left) * direction
     system.store(_with_constants(system, carried, x, W), W)
+    return True
 
 
 def _with_constants(system: System, carried: Carried, x: Tensor, W: Tensor) -> Tensor:

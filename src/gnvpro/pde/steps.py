@@ -32,6 +32,7 @@ from gnvpro.pde.objective import EquationObjective, EquationPoint, local_model
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Seen
 from gnvpro.pde.spread import better_start, gets_nowhere
+from gnvpro.pde.start import leave_zero
 from gnvpro.pde.system import System, zero_value
 from gnvpro.pde.ways import Ways
 from gnvpro.policy import Policy
@@ -147,11 +148,12 @@ class EquationSteps:
         """Evaluate the field as it is."""
         system = problem.system
         tries = problem.spread and system.linear and not problem.can_widen  # trials have found the features of others
+        near = leave_zero(system)
         first, W = system.x(), problem.W()
         state = EquationState(
             iterate=Iterate(first, W, math.nan, math.nan, None),
             layout=problem.refined(system, 0),
-            ways=Ways.choose(system.linear, problem.head),
+            ways=Ways.choose(system.linear, problem.head, near),
             penalty=FIRST_PENALTY if problem.head_penalty is None else problem.head_penalty,
             of_zero=zero_value(system),
             first=first if tries else None,

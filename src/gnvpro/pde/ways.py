@@ -29,9 +29,10 @@ class Ways(State):
     stuck_at: float | None = None  # Phi at which one way found no step
 
     @staticmethod
-    def choose(linear: bool, head: str) -> Ways:
-        """Choose for linear or nonlinear equations and the user's setting."""
-        return Ways(not linear and head != "eliminated", not linear and head == "auto")
+    def choose(linear: bool, head: str, near: bool = False) -> Ways:
+        """Choose for linear or nonlinear equations, the user's setting, and a start that is near a solution or not."""
+        together = head == "together" or (head == "auto" and not near)
+        return Ways(not linear and together, not linear and head == "auto")
 
     def objective(self, system: System, penalty: float, meter: WorkMeter) -> EquationObjective:
         """Return the objective to minimise."""
