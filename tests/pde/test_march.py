@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 
 import pytest
 import torch
 from torch import Tensor
 
 from gnvpro import Status, pde
-from gnvpro.pde.march import Pieces, can_march, restricted
+from gnvpro.extend import History
+from gnvpro.pde.features import Kind
+from gnvpro.pde.march import March, Pieces, can_march, march, restricted
 from gnvpro.policy import EquationPolicy, Policy
 
 F64 = torch.float64
@@ -141,3 +145,53 @@ def test_pieces_are_the_features_of_a_points_own_slab() -> None:
     assert not made[0, 3:].any()
     assert not made[1:, :3].any()
     assert torch.equal(made[1:, 3:6], parts[1](points[1:]))
+
+
+def wave(end: float = 1.0) -> tuple[pde.Field, list[pde.Equation]]:
+    """u_tt = u_xx with one half-wave."""
+    box = pde.points.Box([0, 0], [end, 1])
+    u, start = pde.Field(box, time=0), box.face(0, "low", 30)
+    return u, [
+        pde.Equation(pde.d(u, 0, 0) - pde.d(u, 1, 1), box.inside(250)),
+        pde.Equation(u, start, lambda x: torch.sin(math.pi * x[:, 1])),
+        pde.Equation(pde.d(u, 0), start, 0.0),
+        pde.Equation(u, box.boundary(40, faces=[(1, "low"), (1, "high")]), 0.0),
+    ]
+
+
+def error_of_wave(u: pde.Field) -> float:
+    x = torch.rand(500, 2, dtype=F64)
+    exact = torch.sin(math.pi * x[:, 1]) * torch.cos(math.pi * x[:, 0])
+    return float((u(x)[:, 0].detach() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize(("tolerance", "marches"), [(1e-2, 0), (1e-14, 1)])
+def test_all_times_come_before_slabs_if_there_is_space(
+    tolerance: float, marches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials that end early used to send waves to slabs, which failed with most of the seconds left."""
+    asked = []
+
+    def fail(u: pde.Field, *rest: object) -> March:
+        asked.append(u)
+        return March((), Status.STEP_TOO_SMALL, u.kind, History())
+
+    monkeypatch.setattr(sys.modules["gnvpro.pde.solve"], "march", fail)
+    u, equations = wave()
+    ticks = itertools.count()
+    policy = Policy(equations=EquationPolicy(operations_per_second=3e8, march_above=0.0))
+    result = pde.solve(u, equations, seconds=1.0, tolerance=tolerance, clock=lambda: 0.005 * next(ticks), policy=policy)
+    assert len(asked) == marches
+    assert len(result.history) > 15
+    assert error_of_wave(u) < 1e-4
+    assert result.solved is (tolerance == 1e-2)
+
+
+def test_a_slab_is_not_halved_if_its_error_is_one_of_space() -> None:
+    """Two sines cannot represent the start, however short the slab is."""
+    u, equations = wave()
+    u.kind = Kind(sines=3, scales=(2.0,))
+    rows = EquationPolicy(slab_error=1e-14, worst_slab=1.0)
+    made = march(u, equations, 0, rows, lambda: 0.0, None, [])
+    assert made.status is Status.CONVERGED
+    assert len(made.slabs) <= 2 * rows.first_slabs

@@ -93,8 +93,7 @@ class Trial:
     @property
     def cost(self) -> float:
         """Operations of a step."""
-        unknowns = self.system.n_theta + self.system.outputs * (self.system.n_features + 1)
-        return float(self.system.rows * unknowns**2)
+        return self.system.operations
 
     def ahead(self, allowance: float) -> float:
         """Operations that `advance` is about to spend."""
@@ -143,9 +142,7 @@ def best_kind(
 ) -> Trial:
     """The candidate that short runs prefer, trained as far as they went."""
     trials = [Trial.begin(kind, domain, outputs, equations, seed) for kind in CANDIDATES]
-    limit = policy.trial_operations
-    if seconds is not None:
-        limit = policy.trial_share * seconds * policy.operations_per_second
+    limit = policy.trial_operations if seconds is None else policy.operations_in(seconds)
     spent, allowance = 0.0, policy.first_steps * min(trial.cost for trial in trials)
     while len(trials) > 1 and spent + (asked := sum(trial.ahead(allowance) for trial in trials)) <= limit:
         if asked == 0.0:  # no candidate has a step left

@@ -8,7 +8,8 @@ they do. A slab [s, s + h] takes
     given points                  those whose times lie in the slab
 
 and features of the kind that short runs prefer on the first slab, starting from the least-squares fit of the last values.
-A slab whose estimated error is above the tolerance is halved, and slabs grow again when few steps suffice. The estimate of
+A slab whose estimated error is above the tolerance is halved, unless that does not reduce the error, which then is one of
+space. The estimate of
 the next slab starts from the corrected field of this one, so that errors that grow in time are seen (`verdict`).
 """
 
@@ -251,6 +252,8 @@ def _slabs(
     low, high = float(domain.low[domain.time]), float(domain.high[domain.time])
     length, shortest = (high - low) / policy.first_slabs, (high - low) / policy.most_slabs
     slabs: list[Slab] = []
+    longer: Slab | None = None  # the slab that was just halved, if its error may be one of space
+    allowed = policy.slab_error
     kind, time = SLAB if domain.dimension == 1 else u.kind, low
     while time < high:
         if is_late():
@@ -258,14 +261,19 @@ def _slabs(
         end = high if high - time < (1 + policy.slab_growth) / 2 * length and slabs else min(high, time + length)
         slab = solve_slab(kind, domain, equations, slabs[-1] if slabs else None, end, policy.slab_steps, seed)
         short = end - time <= shortest
-        if slab is None or slab.own.relative > policy.slab_error:
+        if longer is not None and (slab is None or slab.own.relative > longer.own.relative / GAIN):
+            slab, allowed = longer, GAIN * longer.own.relative  # space limits the error, so shorter slabs cannot help
+        if slab is None or slab.own.relative > allowed:
             if short and (slab is None or slab.own.relative > policy.worst_slab):
                 return March(tuple(slabs), Status.STEP_TOO_SMALL, kind, journal.history)
             if not short:
                 length = max(shortest, (end - time) / 2)
+                spatial = slab is not None and domain.dimension > 1 and slab.own.relative <= policy.worst_slab
+                longer = slab if spatial else None
                 continue
         assert slab is not None
         slabs.append(slab)
+        longer, end = None, slab.end
         journal.publish(_record(slab, len(slabs), seconds()), None)
         time, length = end, (end - slab.start) * policy.slab_growth
     return March(tuple(slabs), Status.CONVERGED, kind, journal.history)

@@ -194,28 +194,47 @@ def solve(
     watchers = as_listeners(listeners)
     warn_of_modes(u, stacklevel=4)
     with processes.noting_failures(), evaluating(u):
-        began, rules, widen, plan = clock(), as_policy(policy), None, tuple[str, ...]()
+        began, rules, widen, plan, marches = clock(), as_policy(policy), None, tuple[str, ...](), False
+        rows = rules.equations
+
+        def marched() -> Solution:
+            return _marched(u, checked, seed, rows, lambda: clock() - began, seconds, watchers, tolerance, plan)
+
         if u.domain is not None:
             if not u.chosen:
-                rows = rules.equations
                 sentence, misfit = choose_features(u, checked, seed, seconds, rows, processes)
                 plan = (sentence,)
                 alone = processes.alone and checkpoint is None and work is None and patience is None
-                if alone and iterations is None and misfit > rows.march_above and can_march(u, checked):
-                    return _marched(u, checked, seed, rows, lambda: clock() - began, seconds, watchers, tolerance)
+                marches = alone and iterations is None and misfit > rows.march_above and can_march(u, checked)
+                if marches and u.domain.dimension == 1:
+                    return marched()
             widen = wider(u.domain, u.kind, seed)
         system = System(u, checked, processes=processes)
         problem = EquationProblem(system, seed, rules, head_penalty, grow, head, spread, widen)
-        run = SolveRun(problem, limits, watchers, clock, began)
+
+        def error() -> float:
+            return estimated_error(problem.system, checked, seed)
+
+        stint = rows.operations_in(seconds) if marches and seconds is not None else math.inf
+        run = SolveRun(problem, limits, watchers, clock, began, stint, lambda: error() > tolerance)
         path = None if checkpoint is None else path_of(checkpoint)
         taken_up = resume and path is not None and processes.from_first(path.exists)
         status = run.run_from(path, u) if path is not None and taken_up else run.run()
-        error = estimated_error(problem.system, checked, seed)
-        notes = [*plan, *run.notes, *ending(status, error, tolerance)]
-        status = verdict(status, error, tolerance)
+        found = error()
+        if marches and found > tolerance and status is not Status.SECONDS_SPENT:
+            theta, W, features = run.kept.theta, run.kept.W, u.features
+            slabs = marched()
+            if slabs.error < found:
+                return slabs
+            u.take(features, W)
+            problem.store(theta, W)
+            if status is Status.NOT_SOLVED:
+                status, found = run.go_on(), error()
+        notes = [*plan, *run.notes, *ending(status, found, tolerance)]
+        status = verdict(status, found, tolerance)
         residuals = run.residuals()
         return Solution(
-            u, status, run.history, plan=plan, residuals=residuals, notes=notes, error=error, tolerance=tolerance
+            u, status, run.history, plan=plan, residuals=residuals, notes=notes, error=found, tolerance=tolerance
         )
 
 
@@ -228,6 +247,7 @@ def _marched(
     seconds: float | None,
     listeners: list[Listener],
     tolerance: float,
+    plan: tuple[str, ...],
 ) -> Solution:
     """Return the result of marching in time."""
     assert u.domain is not None
@@ -235,7 +255,7 @@ def _marched(
     made = march(u, equations, seed, rows, spent, seconds, listeners)
     made.store(u)
     reached = made.slabs[-1].end if made.slabs else float(u.domain.low[u.domain.time])
-    notes = [f"marched in time in {len(made.slabs)} slabs: the misfit of short runs over all times stayed high"]
+    notes = [*plan, f"marched in time in {len(made.slabs)} slabs: the misfit of short runs over all times stayed high"]
     if made.status is not Status.CONVERGED:
         notes.append(
             f"the last time was not reached: the field is solved up to {reached:.4g} and that slab goes on beyond"
@@ -243,4 +263,6 @@ def _marched(
     error, residuals = made.error, made.residuals(equations)
     status = verdict(made.status, error, tolerance)
     notes += ending(made.status, error, tolerance)
-    return Solution(u, status, made.history, residuals=residuals, notes=notes, error=error, tolerance=tolerance)
+    return Solution(
+        u, status, made.history, plan=plan, residuals=residuals, notes=notes, error=error, tolerance=tolerance
+    )

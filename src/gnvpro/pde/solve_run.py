@@ -6,6 +6,7 @@ reported on other ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,13 +40,17 @@ class SolveRun(Run):
         listeners: Sequence[Listener],
         clock: Callable[[], float],
         began: float,
+        stint: float = math.inf,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
         identity = identity_of(problem) if limits.checkpoint or not problem.processes.alone else {}
         super().__init__(EquationSteps(), problem, limits, listeners, identity, clock)
         self._begun = began  # the choice of features counts
         self._agree()
         check_smooth(problem.field, problem.given, problem.system)
-        self.notes = warn_about(problem.given, problem.system)
+        self.warnings, self.notes = warn_about(problem.given, problem.system), list[str]()
+        self._stint, self._operations = stint, 0.0  # operations after which the run asks whether it gives up
+        self._gives_up = gives_up
 
     def _agree(self) -> None:
         """Give all processes the same equations, and the parameters and constants of the first."""
@@ -83,12 +88,29 @@ class SolveRun(Run):
         """Return why the records so far end the run."""
         if (ended := super()._ended(state)) is not None:
             return ended
-        return Status.SETTLED if not self.limits.capped and seen_rests(self.journal.history.records) else None
+        if not self.limits.capped and seen_rests(self.journal.history.records):
+            return Status.SETTLED
+        if self._operations >= self._stint:
+            self._stint = math.inf
+            return Status.NOT_SOLVED if self._gives_up() else None
+        return None
+
+    def _stepped(self, state: MethodState, report: StepReport) -> None:
+        """Count the operations of a step."""
+        self._operations += self.problem.system.operations
+        super()._stepped(state, report)
+
+    def go_on(self) -> Status:
+        """Continue a run that gave up."""
+        self._resumed = self.state
+        self.journal.go_on(())
+        return self.run()
 
     def _finish(self) -> None:
         """Leave the best field, or where nobody looked the last."""
         self.kept, last = self.method.last(self.problem, self.state, self.cache)
         self.problem.store(self.kept.theta, self.kept.W)
+        self.notes = list(self.warnings)
         if self.kept is self.state.best:
             self.notes.append(
                 f"the field is the one after iteration {self.kept.iteration}: its residuals on fresh points are smaller "

@@ -308,6 +308,11 @@ class System:
             block = block + part if site.rows is None else block.index_add(0, site.rows, part)
         return block
 
+    @property
+    def operations(self) -> float:
+        """Operations of a Gauss-Newton step: rows (n_x + n_W)^2."""
+        return float(self.rows * (self.n_theta + self.outputs * (self.n_features + 1)) ** 2)
+
     def by_equation(self, rows: Tensor) -> list[Tensor]:
         """Split a vector of rows by equation."""
         return list(rows.split([e.rows for e in self.equations]))

@@ -13,7 +13,7 @@ FEATURES = "python -m benchmarks.features"
 class EquationPolicy:
     """Thresholds of the trials in which `pde.solve` chooses the features of a field."""
 
-    trial_share: float = row(0.3, "of the seconds", "most that trials of features may take", FEATURES)
+    trial_share: float = row(0.3, "of the seconds", "for trials of features, and for all times before slabs", FEATURES)
     trial_operations: float = row(3e10, "operations", "the same if no seconds are given", FEATURES)
     operations_per_second: float = row(4e9, "operations", "of trials, on one core", FEATURES)
     first_steps: int = row(8, "steps", "of the cheapest candidate in the first round of trials", FEATURES)
@@ -26,3 +26,7 @@ class EquationPolicy:
     worst_slab: float = row(1e-3, "relative error", "stop at a shortest slab whose estimated error is above", FEATURES)
     slab_steps: int = row(60, "steps", "most steps on a slab", FEATURES)
     keep_within: float = row(10.0, "times the best misfit", "candidates that go on to the next round", FEATURES)
+
+    def operations_in(self, seconds: float) -> float:
+        """Operations that fit into the share of the seconds that trials may take."""
+        return self.trial_share * seconds * self.operations_per_second
