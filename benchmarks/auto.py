@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import gnvpro
 from gnvpro.data import dcr, peaks
 from gnvpro.experiments.catalogue import EXPERIMENTS, peaks_network, scaled
-from gnvpro.experiments.run import initial
+from gnvpro.experiments.experiment_run import initial
 from gnvpro.experiments.settings import adjusted
 from gnvpro.methods.auto import Auto
 

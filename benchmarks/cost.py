@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import gnvpro
 from gnvpro.methods.costs import prices_of, sizes_of
 from gnvpro.methods.protocol import Budget, Start
-from gnvpro.methods.solvers import Dense
+from gnvpro.methods.step_solvers import Dense
 from gnvpro.network.passes import PassPlan
 from gnvpro.networks import MLP, ConvNet, NeuralODE
 from gnvpro.objectives.reduced import ReducedPoint

@@ -28,8 +28,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 from gnvpro.drawing import BLUE, GREEN, GREY, ORANGE, readable_log_axis
-from gnvpro.experiments.equations.run import SOLUTION, EquationOrder, run_equation
-from gnvpro.experiments.run import HISTORY
+from gnvpro.experiments.equations.equation_run import SOLUTION, EquationOrder, run_equation
+from gnvpro.experiments.experiment_run import HISTORY
 
 LOOK = {
     "gnvpro": ("gnvpro", BLUE, 2.6),

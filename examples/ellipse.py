@@ -31,7 +31,7 @@ from torch import Tensor
 
 import gnvpro
 from gnvpro.data import Split, ellipse
-from gnvpro.experiments.feature_figures import Row, ellipse_figure
+from gnvpro.experiments.feature_figures import FeatureRow, ellipse_figure
 
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)  # the arrays are small: a second thread costs more than it brings
@@ -159,13 +159,13 @@ SHOWN = 2000  # points
 
 
 @torch.no_grad()
-def figure_row(title: str, run: Run) -> Row:
+def figure_row(title: str, run: Run) -> FeatureRow:
     """Collect the features and the head of every iteration."""
     features = [model[:-1](data[0][:SHOWN]).numpy() for model in run.models]
     heads = [torch.cat([model[-1].weight[0], model[-1].bias]).numpy() for model in run.models]
     history = run.result.history
     iterations, work, accuracy = map(history.column, ("iteration", "work", "accuracy"))
-    return Row(title, iterations, features, heads, work, accuracy)
+    return FeatureRow(title, iterations, features, heads, work, accuracy)
 
 
 rows = [figure_row(METHODS[method], run) for method, run in runs.items()]

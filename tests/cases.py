@@ -16,7 +16,7 @@ from gnvpro.extend import Eliminator
 from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.objectives.full import FullPoint
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.penalties import OperatorFactory
 
 F64 = torch.float64

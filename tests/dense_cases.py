@@ -16,7 +16,7 @@ from gnvpro.methods.models import DenseMemory
 from gnvpro.networks import MLP, NeuralODE, ResNet
 from gnvpro.objectives.gauss_newton_matrix import MatrixBuilder
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.problem.losses import HalfSquaredError, Logistic, Loss, Multinomial
+from gnvpro.problem.loss import HalfSquaredError, Logistic, Loss, Multinomial
 from gnvpro.solvers import Dense
 
 F64 = torch.float64

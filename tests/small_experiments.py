@@ -10,15 +10,15 @@ import torch
 from gnvpro.data import Split, cifar10, ellipse, indian_pines, peaks
 from gnvpro.experiments import inner_accuracy
 from gnvpro.experiments.catalogue import EXPERIMENTS
-from gnvpro.experiments.settings import Loaded
+from gnvpro.experiments.settings import ThreeSets
 
 
 def small_ellipse(seed, data_dir):
-    return Loaded(ellipse.load((200, 100, 100), seed=seed), "generated")
+    return ThreeSets(ellipse.load((200, 100, 100), seed=seed), "generated")
 
 
 def small_peaks(seed, data_dir):
-    return Loaded(peaks.load((100, 50, 50), seed=seed), "generated")
+    return ThreeSets(peaks.load((100, 50, 50), seed=seed), "generated")
 
 
 def regression(n_inputs, n_targets):
@@ -29,7 +29,7 @@ def regression(n_inputs, n_targets):
         for samples in (24, 12, 12):
             inputs = torch.rand(samples, n_inputs, generator=generator, dtype=torch.float64)
             parts.append((inputs, torch.tanh(inputs @ mixing)))
-        return Loaded(Split(*parts), "made up")
+        return ThreeSets(Split(*parts), "made up")
 
     return load
 
@@ -40,7 +40,7 @@ def small_pines(seed, data_dir):
     spectra = np.random.default_rng(seed).normal(size=(len(labels), 20)) + labels[:, None] / 4
     parts = [(torch.from_numpy(spectra[r]), torch.from_numpy(labels[r])) for r in rows]
     pixels = {f"pixels_{name}": r * 7 for name, r in zip(("train", "validation", "test"), rows, strict=True)}
-    return Loaded(Split(*parts), "made up", pixels)
+    return ThreeSets(Split(*parts), "made up", pixels)
 
 
 def small_cifar(seed, data_dir):
@@ -48,7 +48,7 @@ def small_cifar(seed, data_dir):
     images = [generator.integers(0, 256, (n, 3072)).astype(np.uint8) for n in (20, 10, 10)]
     labels = [torch.arange(len(part)) % 10 for part in images]
     parts = [(cifar10.standardised(part), label) for part, label in zip(images, labels, strict=True)]
-    return Loaded(Split(*parts), "made up", {"images_test": images[2].reshape(-1, 3, 32, 32)})
+    return ThreeSets(Split(*parts), "made up", {"images_test": images[2].reshape(-1, 3, 32, 32)})
 
 
 LOADERS = {

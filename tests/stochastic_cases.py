@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.problem.losses import HalfSquaredError, Multinomial, one_hot
+from gnvpro.problem.loss import HalfSquaredError, Multinomial, one_hot
 from gnvpro.problem.misfit import Misfit
 
 

@@ -15,11 +15,11 @@ from gnvpro.head.eliminator import Eliminator, HeadFit, WarmStart
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.protocol import Budget, Iterate, Method, MethodState, Solver, Start, iterate_at
-from gnvpro.methods.solvers import ModelSolver
+from gnvpro.methods.step_solvers import ModelSolver
 from gnvpro.minimize.step_rules import LocalModel, Step
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.state import State
 from gnvpro.training.history import History, Record
 from gnvpro.training.inspection import Inspection

@@ -7,7 +7,7 @@
 A loss of your own implements `gnvpro.extend.Loss`.
 """
 
-from gnvpro.problem.losses import HalfSquaredError, Logistic, Multinomial
+from gnvpro.problem.loss import HalfSquaredError, Logistic, Multinomial
 
 __all__ = [
     "HalfSquaredError",

@@ -7,7 +7,7 @@ Hybrid   quasi-Newton steps, and now and then a Krylov space
 """
 
 from gnvpro.methods.auto import Auto
-from gnvpro.methods.solvers import Dense, Hybrid, Krylov
+from gnvpro.methods.step_solvers import Dense, Hybrid, Krylov
 
 __all__ = [
     "Auto",

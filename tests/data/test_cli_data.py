@@ -61,7 +61,7 @@ def test_plot_draws_a_figure_and_makes_no_set(problem, mesh, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_cdr_figure_shows_what_was_simulated():
-    from gnvpro.data.figures import cdr_figure
+    from gnvpro.data.set_figures import cdr_figure
 
     flow, reactions, snapshot, *_ = cdr_figure(21).axes
     assert len(reactions.lines) == 55
@@ -73,7 +73,7 @@ def test_cdr_figure_shows_what_was_simulated():
 
 @pytest.mark.slow
 def test_dcr_figure_shows_what_was_simulated():
-    from gnvpro.data.figures import dcr_figure
+    from gnvpro.data.set_figures import dcr_figure
 
     images = [np.asarray(axis.images[0].get_array()) for axis in dcr_figure(24, (0.7, 0.6, 0.5)).axes if axis.images]
     data = dcr.problem.simulate(24, np.array([[0.7, 0.6, 0.5]])).reshape(2, 21, 21)

@@ -12,8 +12,8 @@ import gnvpro
 from gnvpro.data import cdr, data_directory
 from gnvpro.experiments import run as running
 from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
+from gnvpro.experiments.experiment_run import Order, run
 from gnvpro.experiments.metrics import scores
-from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.style import LOOKS
 from small_experiments import LOADERS, make_small
 

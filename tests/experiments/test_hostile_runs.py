@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gnvpro.cli import app
+from gnvpro.experiments.experiment_run import Order, run
 from gnvpro.experiments.report import write_report
-from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.saved import find
 from small_experiments import make_small
 

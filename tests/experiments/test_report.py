@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from gnvpro.cli import app
 from gnvpro.experiments.catalogue import EXPERIMENTS
 from gnvpro.experiments.classification_figures import confusion_matrix
+from gnvpro.experiments.experiment_run import Order, run
 from gnvpro.experiments.numbers import score, seconds
 from gnvpro.experiments.paper_numbers import PAPER
 from gnvpro.experiments.report import sources, write_report
-from gnvpro.experiments.run import Order, run
 from gnvpro.experiments.saved import find
 from small_experiments import make_small
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from checks import F64, against_dense, relative
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.least_squares import LeastSquares
-from gnvpro.problem.losses import HalfSquaredError
+from gnvpro.problem.loss import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 
 SHAPES = {"tall": (20, 4), "wide": (4, 9), "square": (5, 5)}

@@ -20,7 +20,7 @@ from gnvpro.heads import Newton, NewtonKrylov
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.linalg.symmetric_products import unique_products
 from gnvpro.losses import Logistic, Multinomial
-from gnvpro.problem.losses import HalfSquaredError
+from gnvpro.problem.loss import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 
 

@@ -13,14 +13,14 @@ import gnvpro.head.newton_cg as module
 from cases import F64, Poisson
 from checks import relative
 from gnvpro import Status
-from gnvpro.head.choose import default_eliminator
+from gnvpro.head.default_eliminator import default_eliminator
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.head.newton import HeadObjective
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.heads import Newton, NewtonCG
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.losses import Logistic, Multinomial
-from gnvpro.problem.losses import HalfSquaredError
+from gnvpro.problem.loss import HalfSquaredError
 from gnvpro.problem.misfit import Misfit
 from gnvpro.processes import Processes
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gnvpro
 import gnvpro.methods.lbfgs as module
-from gnvpro.methods.lbfgs import Evaluated
+from gnvpro.methods.lbfgs import SearchPoint
 
 
 def waves() -> tuple[nn.Module, Tensor, Tensor]:
@@ -24,7 +24,7 @@ def waves() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 @pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[Evaluated]:
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[SearchPoint]:
     made, plain = [], module.evaluated
 
     def keeping(point):
@@ -35,7 +35,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Evaluated]:
     return made
 
 
-def test_no_two_trials_lie_next_to_each_other(trials: list[Evaluated]) -> None:
+def test_no_two_trials_lie_next_to_each_other(trials: list[SearchPoint]) -> None:
     model, x, y = waves()
     gnvpro.train(
         model, x, y, loss="least_squares", method="lbfgs-vpro", iterations=1, theta_penalty=1e-4, head_penalty=1e-4

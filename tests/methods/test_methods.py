@@ -16,7 +16,7 @@ from gnvpro.methods.cache import Cache
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import NESTEROV, seeded_permutation
 from gnvpro.objectives.reduced import ReducedObjective
-from gnvpro.problem.losses import HalfSquaredError, Multinomial, one_hot
+from gnvpro.problem.loss import HalfSquaredError, Multinomial, one_hot
 
 KRYLOV = gnvpro.solvers.Krylov(max_rank=4)
 METHODS = {

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gnvpro
 from gnvpro.extend import Budget, Cache, MethodState, Start, StepReport, iterate_at
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 
 F64 = torch.float64

@@ -17,7 +17,7 @@ import gnvpro
 from cases import F64, SkipNet, made, mlp
 from checks import adjoint_gap, relative
 from gnvpro.linalg.operators import LinearOperator
-from gnvpro.methods.choose import as_method
+from gnvpro.methods.names import as_method
 from gnvpro.network import memory
 from gnvpro.network.find_head import find_head
 from gnvpro.network.memory import Footprint, footprint

@@ -14,7 +14,7 @@ from gnvpro.minimize.dense_model import DenseModel
 from gnvpro.network.passes import PassPlan
 from gnvpro.objectives.gauss_newton_matrix import GaussNewtonMatrix
 from gnvpro.objectives.reduced import ReducedPoint
-from gnvpro.problem.losses import HalfSquaredError
+from gnvpro.problem.loss import HalfSquaredError
 
 
 def theta_matrix(local: GaussNewtonMatrix) -> Tensor:

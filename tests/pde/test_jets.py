@@ -9,9 +9,9 @@ from torch import Tensor, nn
 import gnvpro
 from gnvpro import pde
 from gnvpro.pde.activations import derivatives_of
-from gnvpro.pde.autodiff import AutodiffCarrier
 from gnvpro.pde.beside import FunctionsLayer
 from gnvpro.pde.carry import ChainCarrier, carrier_for
+from gnvpro.pde.forward_jets import AutodiffCarrier
 from gnvpro.pde.jets import Channels, Laplacian, partitions
 
 ACTIVATIONS = [nn.Tanh(), nn.Sigmoid(), nn.Softplus(), nn.Softplus(beta=3.0), nn.SiLU(), nn.GELU(), pde.Sine()]

@@ -13,7 +13,7 @@ from torch import Tensor
 from gnvpro import Status, pde
 from gnvpro.extend import History
 from gnvpro.pde.features import Kind
-from gnvpro.pde.march import March, Pieces, can_march, march, restricted
+from gnvpro.pde.march import March, SlabFeatures, can_march, march, restricted
 from gnvpro.policy import EquationPolicy, Policy
 
 F64 = torch.float64
@@ -55,7 +55,7 @@ def test_many_periods_are_solved_and_the_estimate_is_near_the_error() -> None:
 def test_the_field_hardly_jumps_between_slabs() -> None:
     u, equations = pendulum(20.0)
     pde.solve(u, equations, policy=QUICK)
-    assert isinstance(u.features, Pieces)
+    assert isinstance(u.features, SlabFeatures)
     assert len(u.features.edges) > 2
     edges = u.features.edges[:, None]
     assert torch.allclose(u(edges - 1e-9), u(edges + 1e-9), rtol=0, atol=1e-5)
@@ -137,7 +137,7 @@ def test_what_is_tied_to_several_times_does_not_march() -> None:
 
 def test_pieces_are_the_features_of_a_points_own_slab() -> None:
     parts = [torch.nn.Linear(1, 2, dtype=F64), torch.nn.Linear(1, 3, dtype=F64)]
-    pieces = Pieces(parts, [1.0], 0)
+    pieces = SlabFeatures(parts, [1.0], 0)
     points: Tensor = torch.tensor([[0.5], [1.0], [1.5]], dtype=F64)
     made = pieces(points)
     assert made.shape == (3, 7)

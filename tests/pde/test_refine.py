@@ -9,7 +9,7 @@ from torch import nn
 
 import gnvpro
 from gnvpro import pde
-from gnvpro.pde.eliminate import eliminate
+from gnvpro.pde.field_head import eliminate
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Seen
 from gnvpro.pde.system import System

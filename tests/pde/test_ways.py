@@ -9,7 +9,7 @@ from torch import nn
 import gnvpro
 from equation_cases import ENDS, LINE
 from gnvpro import pde
-from gnvpro.pde.objective import EliminatedObjective, JointObjective
+from gnvpro.pde.field_objective import EliminatedObjective, JointObjective
 from gnvpro.pde.system import System
 from gnvpro.pde.ways import Ways
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from cases import Poisson, PseudoHuber
 from gnvpro.extend import Loss
 from gnvpro.losses import HalfSquaredError, Logistic, Multinomial
-from gnvpro.problem.losses import get_loss, prepare_targets
+from gnvpro.problem.loss import get_loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
 
 F64 = torch.float64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dense_cases import F64, PseudoHuber, Rotated, relative
-from gnvpro.problem.losses import Multinomial, matrix_root
+from gnvpro.problem.loss import Multinomial, matrix_root
 
 
 def test_matrix_root_squares_to_the_hessian() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import gnvpro
@@ -31,3 +32,14 @@ def test_one_loop_takes_the_steps_of_every_run() -> None:
         if ast.unparse(node.value) == "self.method"
     }
     assert callers == {"training/run.py"}
+
+
+def test_no_class_and_no_module_has_the_name_of_another() -> None:
+    classes = [node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    modules = [Path(file).stem for file in TREES if not file.endswith("__init__.py")]
+    assert repeated(classes) == repeated(modules) == []
+
+
+def repeated(names: list[str]) -> list[str]:
+    """The names that stand in the list more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]

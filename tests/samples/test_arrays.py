@@ -12,9 +12,9 @@ import torch
 
 from gnvpro.samples import arrays
 from gnvpro.samples.arrays import Arrays, is_on_disk
-from gnvpro.samples.choose import as_stream
 from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.source import Part, rechunked
+from gnvpro.samples.sources import as_stream
 from streamed import on_disk
 
 

@@ -17,14 +17,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gnvpro import GNvproClassifier, GNvproRegressor
-from gnvpro.problem.losses import Logistic, Multinomial
+from gnvpro.problem.loss import Logistic, Multinomial
 from gnvpro.sklearn.base import NetworkEstimator
 from gnvpro.sklearn.blend import blend, blend_logits
 from gnvpro.sklearn.edge import edge_rows, linear_beyond
+from gnvpro.sklearn.equal_rows import merge_equal_rows
 from gnvpro.sklearn.left_out import PENALTIES as PENALTIES_OF_CLASSES
 from gnvpro.sklearn.left_out import fit_linear_classes
 from gnvpro.sklearn.linear import fit_linear
-from gnvpro.sklearn.rows import merge_equal_rows
 
 PENALTIES = np.logspace(-3, 3, 13)
 

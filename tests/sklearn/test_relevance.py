@@ -27,7 +27,7 @@ from gnvpro.objectives.problem import Problem
 from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn.base import usual_solver
 from gnvpro.sklearn.relevance import slopes_by_column
-from gnvpro.sklearn.trained import Part, Samples, Trained, trained_point
+from gnvpro.sklearn.trained import RowSet, RowSets, Trained, trained_point
 from gnvpro.training.judgement import assembled, joint_posterior
 
 
@@ -55,7 +55,7 @@ def test_slopes_are_the_derivatives_of_the_evidence_with_a_penalty_of_each_colum
         model.add_module("head", nn.Linear(4, 1, dtype=torch.float64))
         result = gnvpro.train(model, X, targets, loss=loss, theta_penalty=0.01, head_penalty=0.02)
         problem = Problem(model, X, targets, loss=loss, theta_penalty=0.01, head_penalty=0.02)
-        samples = Samples(Part(X, targets, torch.ones(60)), None)
+        samples = RowSets(RowSet(X, targets, torch.ones(60)), None)
         weight = model.features[0].weight.detach()
         gamma, pull = slopes_by_column(Trained(model, result, problem, samples), weight)
         point = trained_point(problem)
@@ -200,7 +200,7 @@ def test_a_class_may_be_missing_from_the_part() -> None:
 def test_steps_are_exact_where_that_takes_little_and_almost_exact_of_many_samples() -> None:
     def usual(loss: str, rows: int, columns: int, width: int = 16):
         model = nn.Sequential(gnvpro.networks.MLP(columns, [width], dtype=torch.float64), nn.Linear(width, 1))
-        part = Part(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows))
+        part = RowSet(torch.zeros(rows, columns), torch.zeros(rows, 1), torch.ones(rows))
         return usual_solver(EstimatorPolicy(), loss, part, model)
 
     assert usual("least_squares", 1000, 10) == usual("logistic", 1000, 10) == "dense"

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import gnvpro
-from gnvpro.stochastic.features import Envelope
+from gnvpro.stochastic.batch_features import Envelope
 from group import Keep, run_in_group
 from stochastic_cases import exact, network, samples, train_a_little
 

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.tabular import model_file
-from gnvpro.tabular.columns import Columns
 from gnvpro.tabular.model_file import TableModel
+from gnvpro.tabular.table_columns import Columns
 from gnvpro.tensor_file import checksum
 
 Header = dict[str, Any]

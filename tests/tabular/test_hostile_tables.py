@@ -228,7 +228,7 @@ def test_a_class_of_one_row_is_trained_on_whatever_the_seed(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_report_that_cannot_be_written_costs_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnvpro.tabular import run
+    from gnvpro.tabular import table_run as run
 
     def fail(*given: object) -> None:
         raise OSError("No space left on device")

@@ -15,10 +15,10 @@ from gnvpro.cli import app
 from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.tabular import model_file
-from gnvpro.tabular.columns import Columns
 from gnvpro.tabular.model_file import TableModel
 from gnvpro.tabular.read import read_table
-from gnvpro.tabular.scores import coverage, importance
+from gnvpro.tabular.table_columns import Columns
+from gnvpro.tabular.table_scores import coverage, importance
 
 
 def command(*words):

@@ -16,8 +16,8 @@ from torch.optim import Adam
 
 import gnvpro
 from cases import F64, PseudoHuber, mlp, pixel_net
-from gnvpro.methods.choose import METHODS, as_method
 from gnvpro.methods.gnvpro import SOLVERS
+from gnvpro.methods.names import METHODS, as_method
 from gnvpro.methods.stochastic import NESTEROV
 
 X = torch.randn(12, 2, dtype=F64, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from torch import nn
 
 import gnvpro
-from gnvpro.problem.losses import HalfSquaredError, Logistic, Multinomial, get_loss
+from gnvpro.problem.loss import HalfSquaredError, Logistic, Multinomial, get_loss
 
 
 @pytest.mark.parametrize(

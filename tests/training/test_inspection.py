@@ -13,7 +13,7 @@ from torch import nn
 
 import gnvpro
 from checks import F64
-from gnvpro.training.inspection import Columns
+from gnvpro.training.inspection import MatrixColumns
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(80, 3, dtype=F64, generator=GENERATOR)
@@ -101,7 +101,7 @@ def test_few_samples_and_little_memory_are_spoken_of() -> None:
 
 
 def test_columns_beside_a_matrix_of_nothing_but_constants() -> None:
-    columns = Columns.of(torch.ones(5, 2, dtype=F64), 5)
+    columns = MatrixColumns.of(torch.ones(5, 2, dtype=F64), 5)
     assert columns.constant == (0, 1)
     assert columns.uneven(10.0) == ()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import gnvpro
 from cases import CASES, F64, Made, make, pixel_labels, pixel_net, real
 from checks import relative
-from gnvpro.problem.losses import HalfSquaredError, Multinomial
+from gnvpro.problem.loss import HalfSquaredError, Multinomial
 from gnvpro.problem.misfit import Misfit
 
 COUNTS = torch.tensor([1, 3, 0, 2, 1, 0, 4, 1, 2, 1, 1, 2, 0, 1, 5, 1, 1, 2, 1, 1])

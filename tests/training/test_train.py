@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import gnvpro
 from cases import CASES, F64, Poisson, PseudoHuber, SkipNet, made, mlp
 from gnvpro import Status
-from gnvpro.methods.choose import as_method
+from gnvpro.methods.names import as_method
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = 2 * torch.rand(60, 2, dtype=F64, generator=GENERATOR) - 1

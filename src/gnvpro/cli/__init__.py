@@ -7,7 +7,8 @@ try:
 except ImportError as missing:
     raise SystemExit(f"the gnvpro command: {missing}") from missing
 
-from gnvpro.cli import data, experiments, inspect, policy, table
+from gnvpro.cli import experiments, inspect, policy, table
+from gnvpro.cli import simulated_sets as data
 from gnvpro.cli.app import app
 
 __all__ = ["app", "data", "experiments", "inspect", "policy", "table"]

@@ -56,8 +56,8 @@ def run_experiment(
         from gnvpro.experiments.equations import EQUATIONS
 
         if name in EQUATIONS:
+            from gnvpro.experiments.equations.equation_run import EquationOrder, run_equation
             from gnvpro.experiments.equations.methods import METHODS
-            from gnvpro.experiments.equations.run import EquationOrder, run_equation
             from gnvpro.experiments.terminal import equations_table
 
             asked = EquationOrder(
@@ -66,7 +66,7 @@ def run_experiment(
             equations_table(run_equation(asked, tell=typer.echo))
             typer.echo(f"{out / name}; show it with: gnvpro report {out}")
             return
-        from gnvpro.experiments.run import Order, run
+        from gnvpro.experiments.experiment_run import Order, run
         from gnvpro.experiments.terminal import results_table
 
         order = Order(

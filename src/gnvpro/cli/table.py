@@ -70,7 +70,7 @@ def train_on_table(
 def train(order: TableOrder) -> None:
     """Read, check, train, and print scores and the paths of the results."""
     from gnvpro.tabular.prepare import prepared
-    from gnvpro.tabular.terminal import columns_table, scores_table
+    from gnvpro.tabular.table_terminal import columns_table, scores_table
 
     def tell(text: str) -> None:
         typer.echo(text, err=True)
@@ -78,7 +78,7 @@ def train(order: TableOrder) -> None:
     table = prepared(order, tell)
     columns_table(table)
     from gnvpro.tabular.page import write_page
-    from gnvpro.tabular.run import attempted, train_table
+    from gnvpro.tabular.table_run import attempted, train_table
 
     metrics, problems = train_table(order, table, tell)
     scores_table(metrics)
@@ -114,7 +114,7 @@ def predict_on_table(
         if out is not None:
             check_output(out)
         from gnvpro.tabular.order import Reading
-        from gnvpro.tabular.run import predict_table
+        from gnvpro.tabular.table_run import predict_table
 
         given = decimal is not None or missing is not None
         table = predict_table(model, data, Reading(decimal or ".", tuple(missing or ())) if given else None)

@@ -15,6 +15,6 @@ curves share. Derivatives are exact, no condition number is squared, and `solved
 """
 
 from gnvpro.curves.fit import fit
-from gnvpro.curves.result import Fit
+from gnvpro.curves.fitted import Fit
 
 __all__ = ["Fit", "fit"]

@@ -13,13 +13,13 @@ from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.curves.algebra import Array, back_substitute, lengths
 from gnvpro.curves.algebra import triangle as triangular
 from gnvpro.curves.basis import Basis, Columns, Evaluated
-from gnvpro.curves.data import Data, check_data, check_parameters
-from gnvpro.curves.eliminate import Block, Coefficients, Piece, blocks_of, eliminate
-from gnvpro.curves.objective import CurveObjective, CurvePoint
+from gnvpro.curves.coefficients import Block, Coefficients, Piece, blocks_of, eliminate
+from gnvpro.curves.curve_objective import CurveObjective, CurvePoint
+from gnvpro.curves.fit_arguments import Data, check_data, check_parameters
+from gnvpro.curves.fitted import Fit, Starts
 from gnvpro.curves.parameters import Parameters, Tie
-from gnvpro.curves.result import Fit, Starts
 from gnvpro.curves.robust import REPEATED, RESTARTED, REWEIGHTINGS, SCALED, Huber
-from gnvpro.curves.search import Found, draws, rescued, same, search, tried
+from gnvpro.curves.search import SearchEnd, draws, rescued, same, search, tried
 from gnvpro.curves.uncertainty import Uncertainty, coefficients
 from gnvpro.curves.verify import condition
 
@@ -186,7 +186,7 @@ def check_columns(Z: Array, free: list[int]) -> None:
         )
 
 
-def _search(point: CurvePoint, theta: Mapping[str, float], starts: int, seed: int) -> tuple[Found, Starts]:
+def _search(point: CurvePoint, theta: Mapping[str, float], starts: int, seed: int) -> tuple[SearchEnd, Starts]:
     """The best of all starts."""
     objective, best = point.objective, search(point)
     ends = [best]
@@ -224,7 +224,7 @@ class _Problem:
         apart = self.asked.nonnegative or bool(self.asked.fixed)
         return CurveObjective(basis, parameters, blocks_of(self.data.Y, weights, apart), self.asked)
 
-    def result(self, objective: CurveObjective, found: Found, starts: Starts, theta: Mapping[str, float]) -> Fit:
+    def result(self, objective: CurveObjective, found: SearchEnd, starts: Starts, theta: Mapping[str, float]) -> Fit:
         """The fit at the end of a search."""
         data, counted = self.data, self._counted()
         huber, pieces = None, self._pieces(found.point.Z, data.weights)
@@ -277,8 +277,8 @@ class _Problem:
         return found
 
     def _reweighted(
-        self, objective: CurveObjective, found: Found, pieces: list[Piece], theta: Mapping[str, float]
-    ) -> tuple[CurveObjective, Found, Huber, Array]:
+        self, objective: CurveObjective, found: SearchEnd, pieces: list[Piece], theta: Mapping[str, float]
+    ) -> tuple[CurveObjective, SearchEnd, Huber, Array]:
         """Least squares again and again, until the weights repeat themselves."""
         counted, given = self._counted(), self.data.weights
         W = coefficients(pieces, self.data.Y.shape[1])

@@ -31,7 +31,7 @@ INSIDE = 1e-3  # share of the range by which a start on a bound is moved inside
 
 
 @dataclass(frozen=True)
-class Bound:
+class Interval:
     """Lower and upper limit of a parameter, and the unit of its steps."""
 
     low: float | None = None
@@ -39,12 +39,12 @@ class Bound:
     unit: float = 1.0
 
     @staticmethod
-    def around(start: float, low: float | None, high: float | None) -> Bound:
+    def around(start: float, low: float | None, high: float | None) -> Interval:
         """The bound whose unit fits a start."""
         if low is not None and high is not None:
-            return Bound(low, high)
+            return Interval(low, high)
         distance = abs(start - (low if low is not None else high if high is not None else 0.0))
-        return Bound(low, high, distance or 1.0)
+        return Interval(low, high, distance or 1.0)
 
     def inner(self, theta: float) -> float:
         """x of a theta; a theta on the bound is moved inside, because the map has no slope there."""
@@ -80,7 +80,7 @@ class Parameters:
     """Names in the order of the start, the bounds of the free ones, and what the others equal."""
 
     names: tuple[str, ...]
-    bounds: Mapping[str, Bound]  # of free parameters, in order
+    bounds: Mapping[str, Interval]  # of free parameters, in order
     fixed: Mapping[str, Tie]
 
     @property

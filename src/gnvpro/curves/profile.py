@@ -15,8 +15,8 @@ from dataclasses import replace
 from scipy.optimize import brentq
 from torch import Tensor
 
-from gnvpro.curves.eliminate import Coefficients
-from gnvpro.curves.objective import CurveObjective
+from gnvpro.curves.coefficients import Coefficients
+from gnvpro.curves.curve_objective import CurveObjective
 from gnvpro.curves.search import descend
 
 DOUBLINGS = 12  # of the distance from the best value before an end counts as infinite

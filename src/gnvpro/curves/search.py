@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from gnvpro.curves.objective import CurveObjective, CurvePoint
-from gnvpro.curves.parameters import Bound
+from gnvpro.curves.curve_objective import CurveObjective, CurvePoint
+from gnvpro.curves.parameters import Interval
 from gnvpro.curves.step import TriangleModel
 from gnvpro.curves.verify import Curvature, Verdict, curvature, judge, natural
 from gnvpro.minimize.status import Status
@@ -52,7 +52,7 @@ class NearlyUndamped(NielsenRule):
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchEnd:
     """The end of a search."""
 
     point: CurvePoint
@@ -68,7 +68,7 @@ class Found:
         return self.verdict.solved
 
 
-def search(start: CurvePoint, iterations: int = ITERATIONS) -> Found:
+def search(start: CurvePoint, iterations: int = ITERATIONS) -> SearchEnd:
     """The minimum that steps from a point lead to, with every bound that is active there."""
     point, known, status, done = descend(start, iterations)
     held: dict[str, str] = {}
@@ -84,7 +84,7 @@ def search(start: CurvePoint, iterations: int = ITERATIONS) -> Found:
         status = Status.CONVERGED
     elif status is Status.CONVERGED:
         status = Status.STEP_TOO_SMALL
-    return Found(point, status, done, verdict, held)
+    return SearchEnd(point, status, done, verdict, held)
 
 
 def descend(point: CurvePoint, iterations: int) -> tuple[CurvePoint, Curvature | None, Status, int]:
@@ -140,7 +140,7 @@ def pushed_out(point: CurvePoint) -> dict[str, tuple[str, float]]:
     return found
 
 
-def rescued(objective: CurveObjective, start: Mapping[str, float], seed: int, first: Found) -> Found:
+def rescued(objective: CurveObjective, start: Mapping[str, float], seed: int, first: SearchEnd) -> SearchEnd:
     """The best of searches from starts around one that led nowhere; of equally good ones, one in the order of the start."""
     best = first
     for i, each in enumerate(draws(objective, start, RESCUES, seed, AROUND)):
@@ -152,7 +152,7 @@ def rescued(objective: CurveObjective, start: Mapping[str, float], seed: int, fi
     return replace(best, rescued=RESCUES)
 
 
-def rank(found: Found, start: Mapping[str, float], around: float) -> tuple[bool, float, bool]:
+def rank(found: SearchEnd, start: Mapping[str, float], around: float) -> tuple[bool, float, bool]:
     """Order searches from worse to better; sums of squares of one minimum count as equal."""
     rss = found.point.rss
     theta = found.point.objective.parameters.named(found.point.theta)
@@ -165,7 +165,7 @@ def same(a: float, b: float) -> bool:
     return abs(a - b) <= 1e-6 * max(a, b) + 1e-300
 
 
-def tried(objective: CurveObjective, start: Mapping[str, float]) -> Found | None:
+def tried(objective: CurveObjective, start: Mapping[str, float]) -> SearchEnd | None:
     """A search from a start that may not be usable."""
     point = objective.at(objective.parameters.inner(start))
     return search(point) if np.isfinite(point.value) else None
@@ -195,7 +195,7 @@ def draws(
     return made
 
 
-def drawn(bound: Bound, start: float, factor: float, share: float) -> float:
+def drawn(bound: Interval, start: float, factor: float, share: float) -> float:
     """One parameter: its share of the range between two bounds, or a multiple of its distance from its one bound or zero."""
     low, high = bound.low, bound.high
     if low is not None and high is not None:

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnvpro.curves.algebra import Array
-from gnvpro.curves.eliminate import Piece
-from gnvpro.curves.objective import CurvePoint
+from gnvpro.curves.coefficients import Piece
+from gnvpro.curves.curve_objective import CurvePoint
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gnvpro.curves.algebra import Array, back_substitute
-from gnvpro.curves.objective import AT_ROUNDING, EPS, CurvePoint
+from gnvpro.curves.curve_objective import AT_ROUNDING, EPS, CurvePoint
 
 STATIONARY = 1e-6  # relative offset; parameters are then right to a millionth of their standard errors
 STEP = 1e-4  # of differences, relative to the length of the residual

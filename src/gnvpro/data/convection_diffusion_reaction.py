@@ -204,7 +204,7 @@ class Reaction:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Discretisation:
     """Everything that depends on the mesh alone: transport, spatial parts of the sources, heterogeneity, observed nodes."""
 
     transport: Transport
@@ -226,7 +226,7 @@ class Problem:
 
 
 @lru_cache(maxsize=4)
-def problem(mesh: int) -> Problem:
+def problem(mesh: int) -> Discretisation:
     """The discretised problem on mesh x mesh nodes, built once per process."""
     check_mesh(mesh)
     line1, line2 = Line.of(mesh, DIFFUSION, velocity1), Line.of(mesh, DIFFUSION, velocity2)
@@ -237,7 +237,7 @@ def problem(mesh: int) -> Problem:
     x1, x2 = line1.nodes[:, None], line2.nodes[None, :]
     heterogeneity = 500.0 * (0.8 + 0.2 * np.sin(2 * np.pi * x1) * np.cos(2 * np.pi * x2) + x2)
     rows, columns = ([round(point[axis] * (mesh - 1)) for point in OBSERVED] for axis in (0, 1))
-    return Problem(
+    return Discretisation(
         Transport(line1, line2), torch.from_numpy(np.stack(pulses)), torch.from_numpy(heterogeneity), (rows, columns)
     )
 

@@ -17,14 +17,14 @@ from torch import nn
 
 from gnvpro.data import Split, cdr, cifar10, data_directory, dcr, ellipse, indian_pines, peaks
 from gnvpro.experiments.inner_accuracy import study
-from gnvpro.experiments.settings import Experiment, Loaded, Settings, Training
+from gnvpro.experiments.settings import Experiment, Settings, ThreeSets, Training
 from gnvpro.head.newton import NewtonKrylov
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.auto import Auto
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.lbfgs import LBFGSvpro
 from gnvpro.methods.protocol import Batches
-from gnvpro.methods.solvers import Dense, Krylov
+from gnvpro.methods.step_solvers import Dense, Krylov
 from gnvpro.methods.stochastic import NESTEROV, TorchOptimizer
 from gnvpro.networks import MLP, ConvNet, NeuralODE, ResNet
 
@@ -35,37 +35,37 @@ SHOWN_IMAGES = 400  # CIFAR-10 test images kept for the figure
 # -- the sets
 
 
-def drawn(load: Callable[..., Split]) -> Callable[[int, Path | None], Loaded]:
+def drawn(load: Callable[..., Split]) -> Callable[[int, Path | None], ThreeSets]:
     """A set that the seed draws."""
-    return lambda seed, data_dir: Loaded(load(seed=seed), f"generated, seed {seed}")
+    return lambda seed, data_dir: ThreeSets(load(seed=seed), f"generated, seed {seed}")
 
 
-def load_cdr(seed: int, data_dir: Path | None) -> Loaded:
+def load_cdr(seed: int, data_dir: Path | None) -> ThreeSets:
     """Load the authors' file if the data directory has it, else the set that is shipped."""
     source = "authors" if (data_directory(data_dir) / cdr.AUTHORS).is_file() else "shipped"
-    return Loaded(cdr.load(source, seed=seed, data_dir=data_dir), f"{source}, split by seed {seed}")
+    return ThreeSets(cdr.load(source, seed=seed, data_dir=data_dir), f"{source}, split by seed {seed}")
 
 
-def load_dcr(seed: int, data_dir: Path | None) -> Loaded:
+def load_dcr(seed: int, data_dir: Path | None) -> ThreeSets:
     """Simulated on first use."""
-    return Loaded(dcr.load(seed=seed, data_dir=data_dir), f"simulated, mesh {dcr.MESH}, split by seed {seed}")
+    return ThreeSets(dcr.load(seed=seed, data_dir=data_dir), f"simulated, mesh {dcr.MESH}, split by seed {seed}")
 
 
-def load_indian_pines(seed: int, data_dir: Path | None) -> Loaded:
+def load_indian_pines(seed: int, data_dir: Path | None) -> ThreeSets:
     """With the position of every sample in the image."""
     scene = indian_pines.read(data_dir)
     parts = indian_pines.split_rows(scene.labels, seed)
     train, validation, test = (indian_pines.samples(scene, rows) for rows in parts)
     pixels = {f"pixels_{name}": scene.pixels[rows] for name, rows in zip(SETS, parts, strict=True)}
-    return Loaded(Split(train, validation, test), f"{scene.source}, split by seed {seed}", pixels)
+    return ThreeSets(Split(train, validation, test), f"{scene.source}, split by seed {seed}", pixels)
 
 
-def load_cifar10(seed: int, data_dir: Path | None) -> Loaded:
+def load_cifar10(seed: int, data_dir: Path | None) -> ThreeSets:
     """Load the set, and the first test images without scaling for a figure."""
     folder = cifar10.find(data_dir)
     images = cifar10.read(folder, (cifar10.TEST,))[0][:SHOWN_IMAGES].reshape(-1, 3, 32, 32)
     split = cifar10.load(seed=seed, data_dir=data_dir)
-    return Loaded(split, f"{folder.name}, split by seed {seed}", {"images_test": images})
+    return ThreeSets(split, f"{folder.name}, split by seed {seed}", {"images_test": images})
 
 
 # -- the networks
@@ -247,7 +247,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-def scaled(loaded: Loaded, settings: Settings) -> Loaded:
+def scaled(loaded: ThreeSets, settings: Settings) -> ThreeSets:
     """Inputs as the settings want them, centred and scaled by what the training set says."""
     inputs = loaded.split.train[0]
     if settings.scale_columns:

@@ -22,7 +22,7 @@ BUDGETS = (0, 30, 60, 120, math.inf)
 
 
 @dataclass(frozen=True)
-class Row:
+class FeatureRow:
     """One method: features of the shown points and the head after some iterations, with work and accuracy."""
 
     title: str
@@ -40,12 +40,12 @@ def features_figure(runs: list[SavedRun]) -> Figure:
         kept = run.arrays["iterations"].tolist()
         work, accuracy = ([run.history[name][i] or 0.0 for i in kept] for name in ("work", "accuracy"))
         features, heads = list(run.arrays["features"]), list(run.arrays["heads"][:, 0])
-        rows.append(Row(run.label(runs), kept, features, heads, work, accuracy))
+        rows.append(FeatureRow(run.label(runs), kept, features, heads, work, accuracy))
     inputs = runs[0].arrays["inputs"]
     return ellipse_figure(inputs, runs[0].arrays["labels_train"][: len(inputs)], rows)
 
 
-def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) -> Figure:
+def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[FeatureRow]) -> Figure:
     """The data, then features and head after growing amounts of work, one row per method."""
     figure = page_figure(12, 2.15 * max(2, len(rows)))
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
@@ -67,7 +67,7 @@ def ellipse_figure(inputs: np.ndarray, labels: np.ndarray, rows: Sequence[Row]) 
     return figure
 
 
-def _panel(axes: Any, row: Row, i: int, labels: np.ndarray) -> None:
+def _panel(axes: Any, row: FeatureRow, i: int, labels: np.ndarray) -> None:
     features, W = row.features[i], row.heads[i]
     axes.set(xlim=_window(features[:, 0]), ylim=_window(features[:, 1]), box_aspect=1)
     _scatter(axes, features, labels, 3)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnvpro.experiments.settings import Loaded, Settings
+from gnvpro.experiments.settings import Settings, ThreeSets
 from gnvpro.head.newton import NewtonKrylov
 from gnvpro.objectives.problem import Problem
 
@@ -23,7 +23,7 @@ SAMPLES = 1000  # of the training set; a Taylor error needs no more
 ITERATIONS = 50  # of the inner solver; a small rank may not reach a small tolerance
 
 
-def study(model: nn.Module, loaded: Loaded, settings: Settings, seed: int) -> dict[str, np.ndarray]:
+def study(model: nn.Module, loaded: ThreeSets, settings: Settings, seed: int) -> dict[str, np.ndarray]:
     """Taylor errors (tolerances, ranks, steps) at the network's parameters, along a random direction."""
     inputs, labels = (part[:SAMPLES] for part in loaded.split.train)
     problem = Problem(

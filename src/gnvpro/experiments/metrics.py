@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.data import Samples
-from gnvpro.problem.losses import get_loss, prepare_targets
+from gnvpro.problem.loss import get_loss, prepare_targets
 from gnvpro.problem.misfit import Misfit
 
 CHUNK = 2000  # samples at a time

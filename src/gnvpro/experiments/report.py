@@ -12,12 +12,12 @@ from typing import Any
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
 from gnvpro.experiments.comparison import comparison
-from gnvpro.experiments.equations.report import equation_sections
+from gnvpro.experiments.equations.equation_report import equation_sections
 from gnvpro.experiments.figures import Captioned, figures_of
 from gnvpro.experiments.numbers import NOTHING, reported, reported_work, score, seconds, title
 from gnvpro.experiments.paper_numbers import INNER_SHARE, PAPER
 from gnvpro.experiments.saved import CURVES, SavedRun, by_experiment, find, standard
-from gnvpro.pages import Markup, Row, Section, bullets, own_file, page, paragraph, picture, section, table
+from gnvpro.pages import Markup, Section, TableRow, bullets, own_file, page, paragraph, picture, section, table
 
 LONGEST = 400  # largest number of points of a curve on the page
 
@@ -112,14 +112,14 @@ def scores_table(name: str, runs: list[SavedRun]) -> Markup:
         numbers = [*(score(metrics[part]) for part in SETS), f"{metrics['work']:.0f}", seconds(metrics["seconds"])]
         spotted = coloured(run.colour(runs), title(run.method))
         cells = [spotted, settings, str(run.seed), *numbers, f"{100 * share:.0f}%"]
-        rows.append(Row(cells, {"data-run": run.directory.name}))
+        rows.append(TableRow(cells, {"data-run": run.directory.name}))
     for method, row in PAPER.get(name, {}).items():
         share = f"{100 * INNER_SHARE[name]:.1f}%" if method == "gnvpro" and name in INNER_SHARE else NOTHING
         published = [reported(name, method, part) for part in SETS]
         note = f"<br><small>{html.escape(row.note)}</small>" if row.note else ""
         first = Markup(f"{html.escape(title(method))}{note}")
         numbers = [*published, reported_work(name, method), NOTHING, share]
-        rows.append(Row([first, "the paper", NOTHING, *numbers], {"class": "paper"}))
+        rows.append(TableRow([first, "the paper", NOTHING, *numbers], {"class": "paper"}))
     caption = f"Scores: {measure}. WU: work units, passes over the training set. s: seconds. inner: share of them on W."
     return table(caption, ["method", "settings", "seed", *SETS, "WU", "s", "inner"], rows)
 
@@ -137,7 +137,7 @@ def class_table(name: str, runs: list[SavedRun]) -> Markup:
     rows = []
     for k, label in enumerate(classes):
         shares = [run.metrics["test"]["class_accuracy"].get(str(k)) for run in runs]
-        rows.append(Row([label, *(NOTHING if share is None else f"{100 * share:.1f}%" for share in shares)]))
+        rows.append(TableRow([label, *(NOTHING if share is None else f"{100 * share:.1f}%" for share in shares)]))
     inside = table("", ["class", *map(run_name, runs)], rows, "classes")
     return Markup(f"<details><summary>Test accuracy by class</summary>{inside}</details>")
 

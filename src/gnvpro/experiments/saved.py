@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS
+from gnvpro.experiments.experiment_run import OVERRIDES, PREDICTIONS
 from gnvpro.experiments.numbers import title
-from gnvpro.experiments.run import OVERRIDES, PREDICTIONS
 from gnvpro.experiments.snapshots import Snapshots
 from gnvpro.experiments.style import LOOKS, shade
 from gnvpro.files import CONFIG, HISTORY, METRICS, kind_of_run, read_json

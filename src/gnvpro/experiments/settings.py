@@ -16,13 +16,13 @@ from gnvpro.data import Split
 from gnvpro.methods.auto import Auto
 from gnvpro.methods.gnvpro import GaussNewton, GNvpro
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.methods.solvers import Hybrid, Krylov
+from gnvpro.methods.step_solvers import Hybrid, Krylov
 from gnvpro.methods.stochastic import TorchOptimizer
 from gnvpro.problem.penalties import InputDifferences, OperatorFactory
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ThreeSets:
     """The three sets, their source, and what a figure needs to know about their samples."""
 
     split: Split
@@ -114,14 +114,14 @@ class Experiment:
     name: str
     title: str
     summary: str
-    load: Callable[[int, Path | None], Loaded]
+    load: Callable[[int, Path | None], ThreeSets]
     network: Callable[[int, int | None], nn.Module]  # from the number of inputs and the depth
     loss: str
     paper: Settings  # as the paper states them, with its Krylov solver
     recommended: Settings
     classes: tuple[str, ...] = ()
     snapshots: bool = False  # whether features are kept on the way
-    study: Callable[[nn.Module, Loaded, Settings, int], dict[str, np.ndarray]] | None = None
+    study: Callable[[nn.Module, ThreeSets, Settings, int], dict[str, np.ndarray]] | None = None
     solver: str = "auto"  # of GNvpro in the recommended settings
 
     def settings(self, paper: bool) -> Settings:

@@ -22,7 +22,7 @@ from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator
 from gnvpro.linalg.rows import Rows, rowwise
 from gnvpro.minimize.status import Status
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.state import State
 

@@ -38,7 +38,7 @@ from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import Rows, rowwise
 from gnvpro.linalg.sums import beside
 from gnvpro.minimize.status import Status
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 
 CHOLESKY_SAFE_ABOVE = 1e-12  # penalty, relative to the trace of Z'wZ, that bounds the condition of the normal equations

@@ -231,7 +231,7 @@ class NewtonKrylov(ForAnyLoss):
 class Newton(ForAnyLoss):
     """Newton's method, preconditioned by a Cholesky factor of a nearby Hessian; the inverse Hessian is exact.
 
-    >>> from gnvpro.problem.losses import Logistic
+    >>> from gnvpro.problem.loss import Logistic
     >>> Z = torch.tensor([[1.0], [1.0], [1.0], [1.0]], dtype=torch.float64)  # a bias alone
     >>> C = torch.tensor([[1.0], [1.0], [1.0], [0.0]], dtype=torch.float64)
     >>> fit = Newton().fit(Z, Misfit.mean(Logistic(), C), 0.0, None)

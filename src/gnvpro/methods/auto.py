@@ -27,7 +27,7 @@ from gnvpro.methods.epochs import AdamVProState
 from gnvpro.methods.protocol import Budget, MethodState, Start
 from gnvpro.methods.race import CheapSteps, Race
 from gnvpro.methods.relay import LEAST_TO_FOLLOW, part_for_batches
-from gnvpro.methods.solvers import Dense, Hybrid, count_directions
+from gnvpro.methods.step_solvers import Dense, Hybrid, count_directions
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
@@ -35,7 +35,7 @@ from gnvpro.policy import because
 
 
 @dataclass(frozen=True)
-class Choice:
+class FirstSteps:
     """The kind of steps to begin with, "batches", "cheap", "exact" or "hybrid", and the rules that chose it."""
 
     kind: str
@@ -70,7 +70,7 @@ class Auto:
         """Return None: every problem has steps that work."""
         return None
 
-    def choose(self, problem: Problem, fresh: bool = True) -> Choice:
+    def choose(self, problem: Problem, fresh: bool = True) -> FirstSteps:
         """Choose the kind of steps to begin with; a fresh start has seen none of the samples."""
         exact, why = self._exact_steps(problem)
         costs = Costs(self.cost, self.dense, problem) if exact else None
@@ -86,7 +86,7 @@ class Auto:
             )
             why = because(f"an exact step costs {ratio:.3g} cheap ones", sign, "solver.cheap_first", rule, then)
         on_batches, samples = self._on_batches(problem, fresh)
-        return Choice("batches" if on_batches and kind != "exact" else kind, (*samples, why))
+        return FirstSteps("batches" if on_batches and kind != "exact" else kind, (*samples, why))
 
     def _exact_steps(self, problem: Problem) -> tuple[bool, str]:
         """Return whether exact steps can be had at an acceptable cost, and why not."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gnvpro.methods.protocol import Budget
-from gnvpro.methods.solvers import Dense, count_directions, head_size
+from gnvpro.methods.step_solvers import Dense, count_directions, head_size
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy.cost import Sizes, seconds_of_matrix, seconds_of_pass, seconds_of_step
 from gnvpro.samples.several import Streamed

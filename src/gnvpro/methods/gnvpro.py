@@ -12,7 +12,7 @@ from gnvpro.methods.cache import Cache
 from gnvpro.methods.loop import Loop, LoopState
 from gnvpro.methods.models import SpaceMemory
 from gnvpro.methods.protocol import BatchedMethod, Budget, Solver, Start
-from gnvpro.methods.solvers import Dense, Hybrid, Krylov
+from gnvpro.methods.step_solvers import Dense, Hybrid, Krylov
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.full import FullPoint

@@ -32,7 +32,7 @@ FARTHER = 10.0  # the search restarts this many times as far as its farthest poi
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class SearchPoint:
     """A point without its forward pass."""
 
     problem: Problem
@@ -51,12 +51,12 @@ class Evaluated:
         return self.problem.misfit.accuracy(self.outputs)
 
 
-def evaluated(point: ReducedPoint) -> Evaluated:
+def evaluated(point: ReducedPoint) -> SearchPoint:
     """Return value and gradient of the reduced objective; the forward pass is freed after the backward pass."""
     gradient = point.gradient()
     assert point.fit is not None
     reached = point.theta, point.W, point.outputs, point.value, point.misfit
-    return Evaluated(point.problem, *reached, gradient, point.start, point.fit.warm_start)
+    return SearchPoint(point.problem, *reached, gradient, point.start, point.fit.warm_start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +143,15 @@ class LBFGSState(MethodState):
 class LineSearch:
     """One step of torch's optimiser, with the points that its line search evaluates."""
 
-    def __init__(self, problem: Problem, before: Evaluated, budget: Budget) -> None:
+    def __init__(self, problem: Problem, before: SearchPoint, budget: Budget) -> None:
         self.problem, self.before, self.budget = problem, before, budget
         self.seen = [before]
 
-    def at(self, theta: Tensor) -> Evaluated | None:
+    def at(self, theta: Tensor) -> SearchPoint | None:
         """Return the point at theta, if it has been evaluated."""
         return next((point for point in self.seen if torch.equal(point.theta, theta)), None)
 
-    def evaluate(self, theta: Tensor) -> Evaluated:
+    def evaluate(self, theta: Tensor) -> SearchPoint:
         """Return the point at theta; evaluate it if it is new."""
         known = self.at(theta)
         if known is not None:
@@ -188,7 +188,7 @@ class LineSearch:
                 optimizer.param_groups[0]["lr"] = 1.0
 
 
-def _creeps(theta: Tensor, seen: list[Evaluated]) -> bool:
+def _creeps(theta: Tensor, seen: list[SearchPoint]) -> bool:
     """Return True if the search continues from its last point, the farthest so far, by almost nothing."""
     before = seen[0].theta
     last = float(torch.linalg.vector_norm(seen[-1].theta - before))
@@ -205,7 +205,7 @@ class _Spent(Exception):
     """Raised if the budget is too small for another point of the line search."""
 
 
-def _wall(theta: Tensor, before: Evaluated) -> Evaluated:
+def _wall(theta: Tensor, before: SearchPoint) -> SearchPoint:
     """Return a value that no step may reach, rising along the step, for points at which the features overflow."""
     high = 1e10 * max(1.0, abs(before.value))
-    return Evaluated(before.problem, theta, before.W, before.outputs, high, high, theta - before.theta)
+    return SearchPoint(before.problem, theta, before.W, before.outputs, high, high, theta - before.theta)

@@ -28,7 +28,7 @@ from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.state import State
 
 if TYPE_CHECKING:
-    from gnvpro.methods.solvers import Dense
+    from gnvpro.methods.step_solvers import Dense
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gnvpro.methods.costs import Account, Costs
 from gnvpro.methods.loop import Loop, LoopState, state_at
 from gnvpro.methods.models import DenseMemory, KrylovModels, QuasiNewtonModels, SpaceMemory, affordable_rank
 from gnvpro.methods.protocol import Budget, MethodState
-from gnvpro.methods.solvers import head_size
+from gnvpro.methods.step_solvers import head_size
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound, radius_of
 from gnvpro.minimize.trust_region import StepReport

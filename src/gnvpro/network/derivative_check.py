@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.protocol import FeatureLinearization
+from gnvpro.network.derivatives.linearization import FeatureLinearization
 from gnvpro.samples.several import Batch
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from gnvpro.linalg.columns import stack_rows
 from gnvpro.linalg.rows import Rows as LazyRows
 from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.sums import SampleSum
-from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
+from gnvpro.network.derivatives.linearization import FeatureLinearization, Rows
 from gnvpro.network.memory import Footprint
-from gnvpro.network.parameters import Parameters
+from gnvpro.network.theta_and_head import ThetaAndHead
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, entries_per_sample, tensors_of
 
@@ -139,7 +139,7 @@ def linearize_stream(
     return FeatureLinearization(features, jvp, vjp, jacobian, parts=linear)  # type: ignore[arg-type]  # rows of features
 
 
-def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: Parameters) -> FeatureLinearization:
+def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: ThetaAndHead) -> FeatureLinearization:
     """The linearisation of all samples, from the linearisations of its chunks.
 
     Work counts the passes that the method needs, so it is the same for every memory budget. Linearising a chunk

@@ -3,7 +3,7 @@
     outputs = features(inputs, theta) W'
 
 The features are the input of the head, flattened to rows: one per sample, or one per pixel (1x1 convolution) or
-position (linear layer on sequences). theta is one float64 vector (`network.parameters`); the network computes in its
+position (linear layer on sequences). theta is one float64 vector (`network.theta_and_head`); the network computes in its
 own dtype.
 
 Derivatives come from the layers' own formulas (`derivatives.chain`) if all layers have one, otherwise from automatic
@@ -28,13 +28,12 @@ from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivative_check import Findings, check_derivatives
 from gnvpro.network.derivatives.autodiff import linearize_by_autodiff, sample_jacobian
 from gnvpro.network.derivatives.chain import Formulas, bound, is_shared
-from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
+from gnvpro.network.derivatives.linearization import FeatureLinearization, Rows
 from gnvpro.network.evaluation import evaluating
 from gnvpro.network.find_head import first_run
 from gnvpro.network.habits import Habits, check_independence, check_state, find_habits, restored
 from gnvpro.network.memory import Footprint, footprint
 from gnvpro.network.operations import Operations, count_operations
-from gnvpro.network.parameters import Parameters
 from gnvpro.network.passes import (
     STREAMED_BYTES,
     Chunks,
@@ -45,6 +44,7 @@ from gnvpro.network.passes import (
 )
 from gnvpro.network.places import intact
 from gnvpro.network.subspace import Subspace, moving_directions
+from gnvpro.network.theta_and_head import ThetaAndHead
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, cast, entries_per_sample, shapes_of
 
@@ -53,7 +53,7 @@ EVERY_SAMPLE = SampleSum()
 
 
 @dataclass
-class SeparableNetwork(Parameters):
+class SeparableNetwork(ThetaAndHead):
     """Features and head of a model, and the vector theta."""
 
     habits: Habits = field(default_factory=Habits)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.network.derivatives.blocks import Blocks
-from gnvpro.network.derivatives.protocol import Block, OuterBlock, Rows
+from gnvpro.network.derivatives.linearization import Block, OuterBlock, Rows
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 

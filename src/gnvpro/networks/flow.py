@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.protocol import OuterBlock, Rows
+from gnvpro.network.derivatives.linearization import OuterBlock, Rows
 
 # Stages are swept in blocks of at most this many bytes, so cotangents of m seeds are never stored for all stages at
 # once.
@@ -152,7 +152,7 @@ class TangentFlow(ABC):
 
 @dataclass(frozen=True)
 class FlowLinearization:
-    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.protocol.Linearization`."""
+    """Output of a flow network and its derivative at a point; see `gnvpro.network.derivatives.linearization.Linearization`."""
 
     output: Tensor
     shapes: Mapping[str, torch.Size]

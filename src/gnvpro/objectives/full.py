@@ -16,7 +16,7 @@ from torch import Tensor
 from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.objectives.reduced import EvaluatedPoint, Objective, ReducedPoint
+from gnvpro.objectives.reduced import EvaluatedPoint, NetworkObjective, ReducedPoint
 from gnvpro.problem.penalties import ridge
 
 
@@ -79,7 +79,7 @@ class FullPoint(EvaluatedPoint):
         return LinearOperator(tuple(self.x.shape), tuple(self.outputs.shape), mv, rmv)
 
 
-class FullObjective(Objective):
+class FullObjective(NetworkObjective):
     """The function Phi with theta and W as variables."""
 
     def join(self, theta: Tensor, W: Tensor) -> Tensor:

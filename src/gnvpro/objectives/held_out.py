@@ -12,7 +12,7 @@ from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
-from gnvpro.objectives.arguments import as_tensor, check_inputs, check_runs, check_sample_weight, check_targets
+from gnvpro.objectives.problem_arguments import as_tensor, check_inputs, check_runs, check_sample_weight, check_targets
 from gnvpro.objectives.stream import Stream
 from gnvpro.problem.misfit import Misfit
 from gnvpro.samples.several import Inputs

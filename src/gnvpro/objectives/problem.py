@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.arguments import check_method, check_number
-from gnvpro.head.choose import default_eliminator
+from gnvpro.head.default_eliminator import default_eliminator
 from gnvpro.head.eliminator import Eliminator
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.sums import SampleSum
@@ -39,8 +39,11 @@ from gnvpro.network.passes import PassPlan
 from gnvpro.network.precision import WorkingModel
 from gnvpro.network.separable import SeparableNetwork
 from gnvpro.network.work import WorkMeter
-from gnvpro.objectives.agreement import common, few_samples
-from gnvpro.objectives.arguments import (
+from gnvpro.objectives.common_ground import common, few_samples
+from gnvpro.objectives.evidence import effective_targets, first_penalties
+from gnvpro.objectives.full import FullObjective
+from gnvpro.objectives.held_out import HeldOut, hold_out
+from gnvpro.objectives.problem_arguments import (
     check_alpha,
     check_inputs,
     check_model,
@@ -48,14 +51,11 @@ from gnvpro.objectives.arguments import (
     check_sample_weight,
     check_targets,
 )
-from gnvpro.objectives.evidence import effective_targets, first_penalties
-from gnvpro.objectives.full import FullObjective
-from gnvpro.objectives.held_out import HeldOut, hold_out
 from gnvpro.objectives.reduced import ReducedObjective
 from gnvpro.objectives.stream import Stream, device_of
 from gnvpro.objectives.taking import take_samples
 from gnvpro.policy import Policy, as_policy
-from gnvpro.problem.losses import Loss, get_loss
+from gnvpro.problem.loss import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.processes import Processes

@@ -27,7 +27,7 @@ from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import Rows
-from gnvpro.network.derivatives.protocol import FeatureLinearization
+from gnvpro.network.derivatives.linearization import FeatureLinearization
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Objective:
+class NetworkObjective:
     """Phi or Phi_red of a problem."""
 
     problem: Problem
@@ -185,7 +185,7 @@ class ReducedPoint(EvaluatedPoint):
         return self.sensitivity.output_jacobian @ feature_jacobian
 
 
-class ReducedObjective(Objective):
+class ReducedObjective(NetworkObjective):
     """The function Phi_red: the head is eliminated at every theta."""
 
     def at(self, x: Tensor, near: ReducedPoint | None = None) -> ReducedPoint:

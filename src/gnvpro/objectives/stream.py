@@ -19,8 +19,8 @@ from gnvpro.linalg.columns import by_columns
 from gnvpro.linalg.rows import Chunk, Rows
 from gnvpro.linalg.sums import ChunkedSum, SampleSum
 from gnvpro.network.separable import SeparableNetwork
-from gnvpro.objectives.arguments import check_inputs, check_targets, check_weights
-from gnvpro.problem.losses import Loss
+from gnvpro.objectives.problem_arguments import check_inputs, check_targets, check_weights
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.samples.loaders import Loaded
 from gnvpro.samples.sample_digest import SampleDigest

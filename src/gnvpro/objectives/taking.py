@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from gnvpro.processes import Processes
-from gnvpro.samples.choose import as_stream
 from gnvpro.samples.held import held
 from gnvpro.samples.source import Samples
+from gnvpro.samples.sources import as_stream
 
 
 def take_samples(

@@ -33,7 +33,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a table: its first cell is a heading. Attributes are of the row's element."""
 
     cells: Sequence[str]
@@ -58,7 +58,7 @@ def paragraph(text: str) -> Markup:
     return Markup(f"<p>{escaped(text)}</p>")
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Row], kind: str = "") -> Markup:
+def table(caption: str, head: Sequence[str], rows: Iterable[TableRow], kind: str = "") -> Markup:
     """Return a table that scrolls by itself if it is wider than the window."""
     top = "".join(f"<th>{escaped(cell)}</th>" for cell in head)
     body = "".join(map(_row, rows))
@@ -69,7 +69,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Row], kind: str = ""
     )
 
 
-def _row(row: Row) -> str:
+def _row(row: TableRow) -> str:
     given = "".join(f' {name}="{html.escape(value)}"' for name, value in row.attributes.items())
     first, *rest = map(escaped, row.cells)
     return f"<tr{given}><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"

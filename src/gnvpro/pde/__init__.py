@@ -8,11 +8,11 @@ result = pde.solve(u, equations, seconds=10)
 
 from gnvpro.pde import points
 from gnvpro.pde.activations import Sine
-from gnvpro.pde.algebra import Expression
 from gnvpro.pde.beside import Beside, Functions
 from gnvpro.pde.calculus import Vector, d, directional, divergence, dot, gradient, integral, laplacian
 from gnvpro.pde.embedding import Periodic
 from gnvpro.pde.equation import Equation
+from gnvpro.pde.expression_algebra import Expression
 from gnvpro.pde.expressions import Constant, cos, exp, log, sin, sqrt, tanh
 from gnvpro.pde.field import Field
 from gnvpro.pde.residuals import Residual

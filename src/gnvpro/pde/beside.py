@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from gnvpro.pde.autodiff import AutodiffCarrier
+from gnvpro.pde.forward_jets import AutodiffCarrier
+from gnvpro.pde.jet_layers import Collect, JetLayer, LayerPass, Params
 from gnvpro.pde.jets import Channels
-from gnvpro.pde.layers import Collect, Layer, LayerPass, Params
 
 MAX_KNOWN = 8  # sets of points whose jets are cached
 
@@ -89,7 +89,7 @@ class FunctionsPass:
 class BesideLayer:
     """Chains that all take the same input."""
 
-    chains: tuple[tuple[Layer, ...], ...]
+    chains: tuple[tuple[JetLayer, ...], ...]
 
     @property
     def names(self) -> tuple[str, ...]:

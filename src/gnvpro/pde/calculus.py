@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnvpro.pde.algebra import Algebra, Expression, Known, Operand, Product, add, as_expression
+from gnvpro.pde.expression_algebra import Algebra, Expression, Known, Operand, Product, add, as_expression
 from gnvpro.pde.expressions import Atom, Integral
 from gnvpro.pde.jets import Laplacian
 

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from gnvpro.networks import NeuralODE, ResNet
 from gnvpro.networks.flow import Flow
-from gnvpro.pde.autodiff import AutodiffCarrier
 from gnvpro.pde.beside import Beside, BesideLayer, Functions, FunctionsLayer
 from gnvpro.pde.flows import FlowLayer
+from gnvpro.pde.forward_jets import AutodiffCarrier
+from gnvpro.pde.jet_layers import ByPoint, Collect, JetLayer, LayerPass, Summed, simple_layer
 from gnvpro.pde.jets import Channels
-from gnvpro.pde.layers import ByPoint, Collect, Layer, LayerPass, Summed, simple_layer
 
 Params = dict[str, Tensor]
 
@@ -67,7 +67,7 @@ def carrier_for(features: nn.Module, names: Sequence[str]) -> Carrier:
 class ChainCarrier:
     """Layers in sequence, by formulas."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[JetLayer, ...]
     names: tuple[str, ...]
     frozen: Params  # values of parameters that are not trained
 
@@ -112,7 +112,7 @@ class ChainPass:
         return rows
 
 
-def _layers(module: nn.Module, prefix: str, takes_x: bool) -> list[Layer] | None:
+def _layers(module: nn.Module, prefix: str, takes_x: bool) -> list[JetLayer] | None:
     """Return the layers of a chain, first to last; None if a module has no formula."""
     if module._forward_hooks or module._forward_pre_hooks:  # hooks may change the result
         return None
@@ -131,8 +131,8 @@ def _layers(module: nn.Module, prefix: str, takes_x: bool) -> list[Layer] | None
     return None if layer is None else [layer]
 
 
-def _chain(modules: Mapping[str, nn.Module | None], prefix: str, takes_x: bool) -> list[Layer] | None:
-    layers: list[Layer] = []
+def _chain(modules: Mapping[str, nn.Module | None], prefix: str, takes_x: bool) -> list[JetLayer] | None:
+    layers: list[JetLayer] = []
     for name, child in modules.items():
         inside = None if child is None else _layers(child, f"{prefix}{name}.", takes_x and not layers)
         if inside is None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.arguments import check_number
-from gnvpro.pde.algebra import Algebra, At, Expression, Known, Power, Product, Sum, as_expression, column
+from gnvpro.pde.expression_algebra import Algebra, At, Expression, Known, Power, Product, Sum, as_expression, column
 from gnvpro.pde.expressions import Atom, Constant, Function, Integral
 from gnvpro.pde.field import Field
 from gnvpro.pde.jets import Channel, Laplacian

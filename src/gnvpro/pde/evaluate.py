@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gnvpro.network.evaluation import evaluating
-from gnvpro.pde.algebra import Expression
 from gnvpro.pde.equation import Equation
+from gnvpro.pde.expression_algebra import Expression
 from gnvpro.pde.expressions import Atom
 from gnvpro.pde.field import Field
 from gnvpro.pde.points import as_points

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gnvpro.pde.algebra import Expression, Known, Operand, Product, add, as_expression
+from gnvpro.pde.expression_algebra import Expression, Known, Operand, Product, add, as_expression
 from gnvpro.pde.jets import Channel, Laplacian
 
 if TYPE_CHECKING:

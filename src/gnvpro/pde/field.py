@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import check_count
 from gnvpro.network.evaluation import evaluating
-from gnvpro.pde.algebra import Algebra, Expression
 from gnvpro.pde.beside import Beside
+from gnvpro.pde.expression_algebra import Algebra, Expression
 from gnvpro.pde.expressions import Atom
 from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.points import Ball, Box

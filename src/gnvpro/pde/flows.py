@@ -21,8 +21,8 @@ from gnvpro.networks import NeuralODE, ResNet
 from gnvpro.networks.flow import Flow
 from gnvpro.networks.neural_ode import stage_to_node
 from gnvpro.pde.activations import derivatives_of
+from gnvpro.pde.jet_layers import Collect, Params
 from gnvpro.pde.jets import ActivatedJet, Channels
-from gnvpro.pde.layers import Collect, Params
 
 _TANH = derivatives_of(torch.nn.Tanh())
 PARAMETERS = ("K_in", "b_in", "K", "b")

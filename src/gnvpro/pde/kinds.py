@@ -25,7 +25,7 @@ from gnvpro.network.work import WorkMeter
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.field import Field
-from gnvpro.pde.objective import EquationPoint, local_model
+from gnvpro.pde.field_objective import EquationPoint, local_model
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.start import leave_zero
 from gnvpro.pde.system import System, zero_value
@@ -46,7 +46,7 @@ SOLVED = 1e-24  # misfit relative to the zero field, below which nothing is left
 
 
 @dataclass
-class Trial:
+class CandidateTrial:
     """A candidate under way."""
 
     kind: Kind
@@ -68,7 +68,7 @@ class Trial:
         equations: Sequence[Equation],
         seed: int,
         start: Callable[[Tensor], Tensor] | None = None,
-    ) -> Trial:
+    ) -> CandidateTrial:
         """A candidate whose field begins at zero, or near a function of the points."""
         features = kind.build(domain, seed)
         own = Field(features, outputs, domain.dimension)
@@ -77,7 +77,7 @@ class Trial:
             own.store_head(_fit(own, system.groups[0][1], start))
         near = leave_zero(system) or start is not None
         ways = Ways.choose(system.linear, "auto", near)
-        made = Trial(kind, features, system, ways, zero_value(system), None, Check(system, seed))
+        made = CandidateTrial(kind, features, system, ways, zero_value(system), None, Check(system, seed))
         made._enter(system.x(), own.W())
         return made
 
@@ -139,9 +139,9 @@ def best_kind(
     seed: int,
     seconds: float | None,
     policy: EquationPolicy,
-) -> Trial:
+) -> CandidateTrial:
     """The candidate that short runs prefer, trained as far as they went."""
-    trials = [Trial.begin(kind, domain, outputs, equations, seed) for kind in CANDIDATES]
+    trials = [CandidateTrial.begin(kind, domain, outputs, equations, seed) for kind in CANDIDATES]
     limit = policy.trial_operations if seconds is None else policy.operations_in(seconds)
     spent, allowance = 0.0, policy.first_steps * min(trial.cost for trial in trials)
     while len(trials) > 1 and spent + (asked := sum(trial.ahead(allowance) for trial in trials)) <= limit:

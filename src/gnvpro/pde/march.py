@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.minimize.status import Status
-from gnvpro.pde.algebra import At, Known
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.evaluate import values_of
+from gnvpro.pde.expression_algebra import At, Known
 from gnvpro.pde.expressions import Integral
 from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.field import Field
-from gnvpro.pde.kinds import Trial
+from gnvpro.pde.kinds import CandidateTrial
 from gnvpro.pde.points import PointSet
 from gnvpro.pde.residuals import Residual
 from gnvpro.pde.verdict import Correction, correction
@@ -57,7 +57,7 @@ class Slab:
     residuals: dict[int, Residual]  # by the number of the equation
 
 
-class Pieces(nn.Module):
+class SlabFeatures(nn.Module):
     """Features of several slabs. A point has the features of its slab, a one for its bias, and zeros for all other slabs."""
 
     edges: Tensor
@@ -140,7 +140,9 @@ def solve_slab(
     numbered = [(i, restricted(equation, domain, start, end, last)) for i, equation in enumerate(equations)]
     own = [e for _, e in numbered if e is not None]
     outputs = equations[0].field.outputs
-    trial = Trial.begin(kind, inside, outputs, own, seed, start=None if last is None else _kept(last, domain, start))
+    trial = CandidateTrial.begin(
+        kind, inside, outputs, own, seed, start=None if last is None else _kept(last, domain, start)
+    )
     steps, value = 0, math.inf
     while steps < most and trial.region is not None and not trial.stuck:
         trial.advance(trial.spent + STINT * trial.cost)
@@ -214,7 +216,9 @@ class March:
         if not self.slabs:
             return
         fields = [slab.field for slab in self.slabs]
-        pieces = Pieces([field.features for field in fields], [slab.end for slab in self.slabs[:-1]], u.domain.time)
+        pieces = SlabFeatures(
+            [field.features for field in fields], [slab.end for slab in self.slabs[:-1]], u.domain.time
+        )
         W = torch.cat([field.W() for field in fields], 1)
         u.kind = self.kind
         u.take(pieces, torch.cat([W, W.new_zeros(len(W), 1)], 1))

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gnvpro.pde.eliminate import Fit
 from gnvpro.pde.equation import Equation
+from gnvpro.pde.field_head import FieldFit
 from gnvpro.pde.points import PointSet
 from gnvpro.pde.residuals import Seen
 from gnvpro.pde.system import System
@@ -31,7 +31,7 @@ class Refinement:
     def __init__(self, equations: Sequence[Equation], seed: int) -> None:
         self.given, self.seed = tuple(equations), seed
 
-    def needing(self, system: System, fit: Fit, seen: Sequence[Seen], slow: bool) -> list[int]:
+    def needing(self, system: System, fit: FieldFit, seen: Sequence[Seen], slow: bool) -> list[int]:
         """Return the equations that need more points, from their residuals on fresh ones; `slow` means little recent
         progress.
         """

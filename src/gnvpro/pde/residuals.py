@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnvpro.pde.eliminate import Fit
 from gnvpro.pde.equation import Equation
+from gnvpro.pde.field_head import FieldFit
 from gnvpro.pde.points import PointSet
 from gnvpro.pde.system import System
 
@@ -79,7 +79,7 @@ class Check:
         self._fresh_system = system.holding(drawn, [1.0] * len(drawn)) if drawn else None
 
     @torch.no_grad()
-    def seen(self, x: Tensor, fit: Fit) -> list[Seen]:
+    def seen(self, x: Tensor, fit: FieldFit) -> list[Seen]:
         """Return the residual of each equation."""
         system = self.system
         fresh: list[Tensor] = []
@@ -94,7 +94,7 @@ class Check:
             made.append(Seen(float(residual.square().mean()), float(residual.abs().mean())))
         return made
 
-    def _freedom(self, fit: Fit) -> Tensor:
+    def _freedom(self, fit: FieldFit) -> Tensor:
         """Return 1 - h by row, and 1 if h is one."""
         freedom = 1.0 - fit.Q[: self.system.rows].square().sum(1)
         return torch.where(freedom > LEAST_FREEDOM, freedom, 1.0)
@@ -103,7 +103,7 @@ class Check:
         """Return the misfit with these residuals."""
         return 0.5 * sum(w * s.mean_square for w, s in zip(self.system.weights, seen, strict=True))
 
-    def report(self, x: Tensor, fit: Fit) -> list[Residual]:
+    def report(self, x: Tensor, fit: FieldFit) -> list[Residual]:
         """Return one entry for each equation."""
         system = self.system
         own = system.by_equation(fit.assembled.residual)

@@ -24,12 +24,12 @@ from typing import Any
 from gnvpro.arguments import check_choice, check_count, check_number, with_advice
 from gnvpro.minimize.status import Status
 from gnvpro.network.evaluation import evaluating, warn_of_modes
-from gnvpro.pde.arguments import check_equations
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
 from gnvpro.pde.kinds import choose_features, wider
 from gnvpro.pde.march import can_march, march
 from gnvpro.pde.residuals import Residual
+from gnvpro.pde.solve_arguments import check_equations
 from gnvpro.pde.solve_run import SolveRun
 from gnvpro.pde.steps import EquationProblem
 from gnvpro.pde.system import System

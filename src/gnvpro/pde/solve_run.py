@@ -13,9 +13,9 @@ from typing import Any
 from gnvpro.methods.protocol import Budget, MethodState
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
-from gnvpro.pde.arguments import check_smooth, warn_about
-from gnvpro.pde.eliminate import fit_at
+from gnvpro.pde.field_head import fit_at
 from gnvpro.pde.residuals import Check, Residual
+from gnvpro.pde.solve_arguments import check_smooth, warn_about
 from gnvpro.pde.steps import EquationProblem, EquationState, EquationSteps, Kept
 from gnvpro.training.convergence import seen_rests
 from gnvpro.training.fingerprint import fingerprint

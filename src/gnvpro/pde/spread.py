@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gnvpro.minimize.step_rules import NielsenRule
 from gnvpro.minimize.trust_region import TrustRegion
 from gnvpro.pde.beside import Beside
-from gnvpro.pde.objective import EquationObjective, EquationPoint, local_model
+from gnvpro.pde.field_objective import EquationObjective, EquationPoint, local_model
 from gnvpro.pde.residuals import Check
 
 EARLY = 30  # iterations after which a run may count as stalled
@@ -34,7 +34,7 @@ ENOUGH = 0.5  # required misfit relative to the run's own
 
 
 @dataclass(frozen=True)
-class Found:
+class TrialEnd:
     """The result of a trial."""
 
     misfit: float
@@ -44,7 +44,7 @@ class Found:
 
 def better_start(
     objective: EquationObjective, check: Check, first: Tensor, own: float, over: Callable[[], bool]
-) -> Found | None:
+) -> TrialEnd | None:
     """Return the best trial from parameters near the first ones; None if no misfit is half of the run's own."""
     system = objective.system
     layer = first_linear(system.field.features)
@@ -64,7 +64,7 @@ def better_start(
                 break
         misfit = check.misfit(check.seen(region.point.theta, region.point.fitted))
         if misfit < (ENOUGH * own if best is None else best.misfit):
-            best = Found(misfit, region.point, factors.tolist())
+            best = TrialEnd(misfit, region.point, factors.tolist())
     return best
 
 

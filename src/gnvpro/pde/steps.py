@@ -26,11 +26,11 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Damping, NielsenRule
 from gnvpro.minimize.trust_region import StepReport, Trial, try_step
 from gnvpro.network.work import WorkMeter
-from gnvpro.pde.arguments import not_finite
 from gnvpro.pde.field import Field
-from gnvpro.pde.objective import EquationObjective, EquationPoint, local_model
+from gnvpro.pde.field_objective import EquationObjective, EquationPoint, local_model
 from gnvpro.pde.refine import Refinement
 from gnvpro.pde.residuals import Check, Seen
+from gnvpro.pde.solve_arguments import not_finite
 from gnvpro.pde.spread import better_start, gets_nowhere
 from gnvpro.pde.start import leave_zero
 from gnvpro.pde.system import System, zero_value

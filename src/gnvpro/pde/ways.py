@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gnvpro.network.work import WorkMeter
-from gnvpro.pde.objective import EliminatedObjective, EquationObjective, JointObjective
+from gnvpro.pde.field_objective import EliminatedObjective, EquationObjective, JointObjective
 from gnvpro.pde.system import System
 from gnvpro.state import State
 

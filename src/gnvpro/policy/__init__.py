@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gnvpro.policy.batches import BatchPolicy
 from gnvpro.policy.cost import CostPolicy
-from gnvpro.policy.equations import EquationPolicy
-from gnvpro.policy.estimator import EstimatorPolicy
-from gnvpro.policy.head import HeadPolicy
-from gnvpro.policy.memory import MemoryPolicy
-from gnvpro.policy.precision import PrecisionPolicy
-from gnvpro.policy.rows import Row, because, markdown, rows_of, shown
-from gnvpro.policy.samples import SamplePolicy
-from gnvpro.policy.solver import SolverPolicy
-from gnvpro.policy.stopping import StoppingPolicy
+from gnvpro.policy.row import Row, because, markdown, rows_of, shown
+from gnvpro.policy.thresholds import (
+    BatchPolicy,
+    EquationPolicy,
+    EstimatorPolicy,
+    HeadPolicy,
+    MemoryPolicy,
+    PrecisionPolicy,
+    SamplePolicy,
+    SolverPolicy,
+    StoppingPolicy,
+)
 
 __all__ = [
     "BatchPolicy",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnvpro.policy.rows import row
+from gnvpro.policy.row import row
 
 COST = "python -m benchmarks.cost --only model"
 

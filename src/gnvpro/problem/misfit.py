@@ -19,7 +19,7 @@ from gnvpro.linalg.columns import by_columns
 from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.problem.compress import compressed
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from gnvpro.arguments import EPOCHS, RATE, check_choice, check_count, with_advice
 from gnvpro.methods.adam_vpro import AdamVPro
-from gnvpro.methods.choose import as_method
+from gnvpro.methods.names import as_method
 from gnvpro.methods.protocol import Method, Solver
-from gnvpro.methods.solvers import Dense
+from gnvpro.methods.step_solvers import Dense
 from gnvpro.network.evaluation import evaluating
 from gnvpro.networks import MLP
 from gnvpro.objectives.joint_posterior import JointPosterior
@@ -40,7 +40,7 @@ from gnvpro.objectives.problem import Problem
 from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.sklearn.relevance import column_scales, half_way
 from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
-from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, spread_of
+from gnvpro.sklearn.trained import Array, Found, RowSet, RowSets, Trained, spread_of
 from gnvpro.training.history import Record
 from gnvpro.training.judgement import is_affordable
 from gnvpro.training.listeners import StageProgress
@@ -147,9 +147,9 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
                 rows, test_size=self.validation_fraction, random_state=seed, stratify=labels
             )
 
-        def scaled(scaling: Scaling) -> Samples:
-            whole = Part(nn.Sequential(scaling)(torch.tensor(X)), goals, shares)
-            return Samples(whole.take(rows), None if held_out is None else whole.take(held_out))
+        def scaled(scaling: Scaling) -> RowSets:
+            whole = RowSet(nn.Sequential(scaling)(torch.tensor(X)), goals, shares)
+            return RowSets(whole.take(rows), None if held_out is None else whole.take(held_out))
 
         if begins and self._seeks_relevances() and most is None:
             forms = [scaled(scaling) for scaling in scalings]
@@ -191,7 +191,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         return self.method == "gnvpro" and self.solver is None and n_samples >= self._rules.batches_from
 
     def _train_by_relevance(
-        self, loss: str, seen: list[Samples], n_outputs: int, seed: int
+        self, loss: str, seen: list[RowSets], n_outputs: int, seed: int
     ) -> tuple[Trained, int, Tensor]:
         """Return a model, the index of the form of the inputs that it uses, and the factors of the columns.
 
@@ -207,7 +207,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         drawn = np.random.RandomState(seed).permutation(n)[:size]
         found: list[tuple[Trained, Tensor | None, float]] = []
         for samples in seen:
-            few = Samples(samples.part.take(drawn), None) if many else samples
+            few = RowSets(samples.part.take(drawn), None) if many else samples
             if found and not self._may_be_cut(loss, found[0][0], few.part, n_outputs, seed):
                 break
             part = f" on {len(drawn)} of {n} rows" if many else ""
@@ -228,7 +228,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
         return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
 
-    def _train_like(self, first: Trained, loss: str, samples: Samples, n_outputs: int, seed: int) -> Trained:
+    def _train_like(self, first: Trained, loss: str, samples: RowSets, n_outputs: int, seed: int) -> Trained:
         """Train on very many samples with the priors found on a part of them, in the units of that part's model.
 
         A prior has the precision n alpha / v for any number n of samples, so penalties alpha are inversely proportional to n.
@@ -250,7 +250,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         trained = self._train(loss, samples.in_units(first.units), n_outputs, seed, **settings)
         return replace(trained, units=first.units)
 
-    def _may_be_cut(self, loss: str, whole: Trained, cut: Part, n_outputs: int, seed: int) -> bool:
+    def _may_be_cut(self, loss: str, whole: Trained, cut: RowSet, n_outputs: int, seed: int) -> bool:
         """Return whether it is worth training on columns in pieces, after a model of whole columns.
 
         It is not if the matrix is too large for exact evidence, if nothing is left to learn, or if pieces are far behind after
@@ -264,14 +264,14 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
             return True
         drawn = np.random.RandomState(seed).permutation(len(cut.inputs))[: rules.pilot_rows]
         pilots = [
-            Samples(replace(cut, inputs=inputs).take(drawn), None) for inputs in (whole.samples.part.inputs, cut.inputs)
+            RowSets(replace(cut, inputs=inputs).take(drawn), None) for inputs in (whole.samples.part.inputs, cut.inputs)
         ]
         most, self._stage = rules.pilot_iterations, "trial on few rows: do columns in pieces pay?"
         first, second = (self._train(loss, pilot, n_outputs, seed, most).log_evidence for pilot in pilots)
         return second - first > -rules.pilot_behind * rules.pilot_rows * n_outputs
 
     def _train_in_units(
-        self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
+        self, loss: str, samples: RowSets, n_outputs: int, seed: int, most: int | None = None
     ) -> Trained:
         """Train a model, with targets in suitable units, for at most `most` iterations."""
         return self._train(loss, samples, n_outputs, seed, most)
@@ -279,7 +279,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
     def _train(
         self,
         loss: str,
-        samples: Samples,
+        samples: RowSets,
         n_outputs: int,
         seed: int,
         most: int | None = None,
@@ -334,7 +334,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
 
         return "progress" if self.verbose > 1 else StageProgress(self._stage, describe)
 
-    def _training(self, loss: str, part: Part, model: nn.Module, seed: int) -> dict[str, Any]:
+    def _training(self, loss: str, part: RowSet, model: nn.Module, seed: int) -> dict[str, Any]:
         """Return loss, method, work and penalties as arguments of `train`."""
         # solvers belong to "gnvpro" and "gauss-newton"; other methods do not take the default one
         takes_solver = not isinstance(self.method, str) or self.method in ("gnvpro", "gauss-newton")
@@ -462,7 +462,7 @@ def usual_hidden(rules: EstimatorPolicy, n_samples: float, n_layers: int) -> lis
     return [int(min(rules.widest, width / n_layers))] * n_layers
 
 
-def usual_solver(rules: EstimatorPolicy, loss: str, part: Part, model: nn.Module) -> str | Solver:
+def usual_solver(rules: EstimatorPolicy, loss: str, part: RowSet, model: nn.Module) -> str | Solver:
     """Choose exact steps if they are cheap, exact steps on a sample if those are, else quasi-Newton between Krylov spaces.
 
     For very many samples, whose penalties are not searched for, choose the default of `train`: random batches first.

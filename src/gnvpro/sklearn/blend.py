@@ -21,7 +21,7 @@ import torch
 from scipy.optimize import minimize, nnls
 from torch import Tensor
 
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 
 CHARGES = (
     4.0,

@@ -20,9 +20,9 @@ from gnvpro.policy import Policy
 from gnvpro.sklearn.base import WRITE_INSTEAD, NetworkEstimator
 from gnvpro.sklearn.blend import Blend, blend_logits
 from gnvpro.sklearn.combine import Choice, Option, assembled, is_plain, plain
+from gnvpro.sklearn.equal_rows import merge_equal_rows
 from gnvpro.sklearn.left_out import fit_linear_classes, left_out_logits
 from gnvpro.sklearn.parts import Posterior
-from gnvpro.sklearn.rows import merge_equal_rows
 from gnvpro.sklearn.scaling import plain_scaling
 from gnvpro.sklearn.trained import Array, Found, Trained, trained_point
 

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from gnvpro.objectives.posterior import covering
 from gnvpro.sklearn.blend import Blend, blend, trusted
 from gnvpro.sklearn.linear import LinearModel
-from gnvpro.sklearn.parts import COLUMNS, Beside, Posterior
-from gnvpro.sklearn.trained import Array, Found, Part, Trained
+from gnvpro.sklearn.parts import COLUMNS, Posterior, SideBySide
+from gnvpro.sklearn.trained import Array, Found, RowSet, Trained
 
 OWN_NETWORK = 0.99  # a separate network must reduce the squared error of the common one by this factor
 LEAST_UNEXPLAINED = 0.05  # of a row's residual
 NO_BLEND = Blend(0.0, 0.0, torch.empty(0))
 
 
-Fold = tuple[Trained, Part, Array]  # a model, samples that it has not seen, and their rows
+Fold = tuple[Trained, RowSet, Array]  # a model, samples that it has not seen, and their rows
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def assembled(
                 sources.append((COLUMNS if b > 0 else "", k if b > 0 else 0))
             if b > 0 and coefficients is not None:
                 weight[k, sum(widths) :] = b * coefficients[:, k]
-    module = nn.Sequential(OrderedDict(features=Beside(parts), head=head)).eval()
+    module = nn.Sequential(OrderedDict(features=SideBySide(parts), head=head)).eval()
     return module, {names[id(option)]: option.posterior for option in used}, tuple(sources)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from gnvpro.head.hessian import assemble_hessian
 from gnvpro.head.newton import Newton
 from gnvpro.linalg.cholesky import damped_cholesky
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.sklearn.linear import thin_svd
 

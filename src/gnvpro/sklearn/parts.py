@@ -25,7 +25,7 @@ COLUMNS = "columns"  # name of the part with the linear model's columns
 Posterior = JointPosterior | HeadPosterior
 
 
-class Beside(nn.Module):
+class SideBySide(nn.Module):
     """The outputs of several modules of the same inputs, side by side."""
 
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:

@@ -32,11 +32,11 @@ from gnvpro.sklearn.combine import (
     taken,
 )
 from gnvpro.sklearn.edge import edge_rows, linear_beyond
+from gnvpro.sklearn.equal_rows import merge_equal_rows
 from gnvpro.sklearn.linear import fit_linear
 from gnvpro.sklearn.parts import PartPosteriors, Posterior
-from gnvpro.sklearn.rows import merge_equal_rows
 from gnvpro.sklearn.scaling import TargetUnits, plain_scaling
-from gnvpro.sklearn.trained import Array, Found, Part, Samples, Trained, features_of, spread_of, trained_point
+from gnvpro.sklearn.trained import Array, Found, RowSet, RowSets, Trained, features_of, spread_of, trained_point
 
 
 class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # type: ignore[misc]
@@ -179,7 +179,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         beyond = self._beyond(part, edge, seed) * units if len(edge) and seed is not None else None
         return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds)
 
-    def _beyond(self, part: Part, edge: Array, seed: int) -> Tensor:
+    def _beyond(self, part: RowSet, edge: Array, seed: int) -> Tensor:
         """Predict rows at the edge of the table by a network that has seen none of them."""
         inside = np.setdiff1d(np.arange(len(part.inputs)), edge)
         inside = np.random.RandomState(seed).permutation(inside)[: self._rules.part_rows]
@@ -187,9 +187,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         model, rest = self._without(part, inside, edge, seed)
         return rest.targets - residuals_of(model, rest)
 
-    def _without(self, part: Part, seen: Array, rows: Array, seed: int) -> tuple[Trained, Part]:
+    def _without(self, part: RowSet, seen: Array, rows: Array, seed: int) -> tuple[Trained, RowSet]:
         """Train a model of some rows; return it and other rows in its coordinates."""
-        model = self._train("least_squares", Samples(part.take(seen), None), part.targets.shape[1], seed)
+        model = self._train("least_squares", RowSets(part.take(seen), None), part.targets.shape[1], seed)
         rest = part.take(rows)
         return model, rest if model.directions is None else rest.along(model.directions)
 
@@ -202,7 +202,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         return (False, True) if self._has_own_layers() and n_samples >= self._rules.pieces_from else (False,)
 
     def _train_in_units(
-        self, loss: str, samples: Samples, n_outputs: int, seed: int, most: int | None = None
+        self, loss: str, samples: RowSets, n_outputs: int, seed: int, most: int | None = None
     ) -> Trained:
         """Train repeatedly with targets in units of their noise, while these units change and the evidence grows."""
         found, units = None, torch.ones(n_outputs, dtype=torch.float64)
@@ -244,7 +244,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             variance = covering(variance, scores, few.weights[:, None])
         return variance if trained.units is None else variance * trained.units.square()
 
-    def _folds(self, part: Part, seed: int, n: int) -> Iterator[Fold]:
+    def _folds(self, part: RowSet, seed: int, n: int) -> Iterator[Fold]:
         """Yield models trained without a part of the samples, and that part. A close fit makes training residuals too small."""
         for fold in np.array_split(np.random.RandomState(seed).permutation(len(part.inputs)), n):
             self._stage = "without some rows, which measure the noise"
@@ -256,7 +256,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         pairs = option.folds or self._folds(option.found.trained.samples.part, seed, FOLDS)
         return torch.stack([noise_on(rest, model, posterior_and_noise(model)[0]) for model, rest, _ in pairs]).mean(0)
 
-    def _noise_by_hand(self, option: Option, part: Part, seed: int) -> Tensor:
+    def _noise_by_hand(self, option: Option, part: RowSet, seed: int) -> Tensor:
         """Estimate the noise from residuals of folds over the variance that this model expects at left-out samples.
 
         If penalties are far too small, models of fewer samples fit nearly all of them, and expect many times that variance.
@@ -321,27 +321,27 @@ def posterior_and_noise(trained: Trained) -> tuple[JointPosterior | HeadPosterio
     return head, noise_variance(point, head, problem.n_observed), 0.0
 
 
-def unexplained(option: Option, part: Part) -> Tensor:
+def unexplained(option: Option, part: RowSet) -> Tensor:
     """Return 1 - h for leverages h of training samples. For left-out samples, spread is h / (1 - h), residuals r / (1 - h)."""
     with torch.no_grad():
         spread = spread_of(option.posterior, option.found.trained.model, part.inputs)
         return (1 - part.weights[:, None] * spread).clamp_min(LEAST_UNEXPLAINED)
 
 
-def residuals_of(trained: Trained, part: Part) -> Tensor:
+def residuals_of(trained: Trained, part: RowSet) -> Tensor:
     """Return targets minus predictions."""
     with torch.no_grad():
         residuals: Tensor = part.targets - trained.model(part.inputs)
         return residuals
 
 
-def mean_square(trained: Trained, part: Part) -> Tensor:
+def mean_square(trained: Trained, part: RowSet) -> Tensor:
     """Return the mean square residual of each target, at least a tiny positive number."""
     squares = part.weights[:, None] * residuals_of(trained, part).square()
     return (squares.sum(0) / part.weights.sum()).clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def noise_on(rest: Part, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
+def noise_on(rest: RowSet, trained: Trained, posterior: JointPosterior | HeadPosterior) -> Tensor:
     """Return the variance of each target's noise, from samples that the model was not trained on."""
     Z, problem = features_of(trained.model, rest.inputs), trained.problem
     spread = spread_of(posterior, trained.model, rest.inputs)

@@ -25,43 +25,43 @@ ASSEMBLED_ONCE = 10.0  # limit on the time of one matrix over the time allowed d
 
 
 @dataclass(frozen=True)
-class Part:
+class RowSet:
     """Samples to train on, or to hold out."""
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
 
-    def take(self, rows: Array) -> Part:
+    def take(self, rows: Array) -> RowSet:
         """Return the samples of these rows."""
-        return Part(self.inputs[rows], self.targets[rows], self.weights[rows])
+        return RowSet(self.inputs[rows], self.targets[rows], self.weights[rows])
 
-    def along(self, directions: Tensor) -> Part:
+    def along(self, directions: Tensor) -> RowSet:
         """Replace inputs by their coordinates along these directions."""
         return replace(self, inputs=self.inputs @ directions)
 
 
 @dataclass(frozen=True)
-class Samples:
+class RowSets:
     """Training samples, and held-out samples or None."""
 
-    part: Part
-    rest: Part | None
+    part: RowSet
+    rest: RowSet | None
 
-    def scaled(self, columns: Tensor) -> Samples:
+    def scaled(self, columns: Tensor) -> RowSets:
         """Multiply the columns of the inputs."""
         return self._each(lambda part: replace(part, inputs=part.inputs * columns))
 
-    def along(self, directions: Tensor) -> Samples:
+    def along(self, directions: Tensor) -> RowSets:
         """Replace inputs by their coordinates along these directions."""
         return self._each(lambda part: part.along(directions))
 
-    def in_units(self, units: Tensor | None) -> Samples:
+    def in_units(self, units: Tensor | None) -> RowSets:
         """Divide the targets by these units, if any."""
         return self if units is None else self._each(lambda part: replace(part, targets=part.targets / units))
 
-    def _each(self, change: Any) -> Samples:
-        return Samples(change(self.part), None if self.rest is None else change(self.rest))
+    def _each(self, change: Any) -> RowSets:
+        return RowSets(change(self.part), None if self.rest is None else change(self.rest))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Trained:
     model: nn.Sequential
     result: Result
     problem: Problem
-    samples: Samples
+    samples: RowSets
     units: Tensor | None = None  # divisors of the targets; None: standardised targets
     directions: Tensor | None = None  # to which inputs were projected; None: not projected
 

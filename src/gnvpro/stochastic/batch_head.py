@@ -50,7 +50,7 @@ from gnvpro.head.least_squares import LeastSquares
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.conjugate_gradients import conjugate_gradients
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.state import State
 from gnvpro.stochastic.proximal import Proximal, block_solver, factors

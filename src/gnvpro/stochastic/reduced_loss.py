@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gnvpro.arguments import check_method, check_number
-from gnvpro.head.choose import default_eliminator
+from gnvpro.head.default_eliminator import default_eliminator
 from gnvpro.head.eliminator import Eliminator, WarmStart, append_bias_column
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.network.derivative_check import check_derivatives
@@ -39,15 +39,15 @@ from gnvpro.network.evaluation import bare, evaluating
 from gnvpro.network.find_head import find_head
 from gnvpro.network.habits import restored
 from gnvpro.network.separable import SeparableNetwork
-from gnvpro.objectives.arguments import check_model, check_targets
+from gnvpro.objectives.problem_arguments import check_model, check_targets
 from gnvpro.objectives.reduced import sum_of_squares
-from gnvpro.problem.losses import Loss, get_loss
+from gnvpro.problem.loss import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch
+from gnvpro.stochastic.batch_features import Envelope, as_batch, features_of, named_head
 from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
-from gnvpro.stochastic.features import Envelope, as_batch, features_of, named_head
 
 BatchInputs = Tensor | tuple[Tensor, ...] | list[Tensor] | Mapping[str, Tensor]
 Samples = Iterable[Any] | tuple[BatchInputs, Tensor]

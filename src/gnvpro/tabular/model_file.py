@@ -21,9 +21,9 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor, scaling
 from gnvpro.sklearn.linear import LinearSpread
-from gnvpro.sklearn.parts import Beside, PartPosteriors, Posterior
-from gnvpro.tabular.columns import Columns
+from gnvpro.sklearn.parts import PartPosteriors, Posterior, SideBySide
 from gnvpro.tabular.order import Reading
+from gnvpro.tabular.table_columns import Columns
 from gnvpro.tensor_file import read_tensors, write_tensors
 
 FORMAT = "gnvpro table model 2"
@@ -33,7 +33,7 @@ SUBSPACE = ("kept", "mirror", "scale")
 SCALINGS = {
     name: kind for name, kind in vars(scaling).items() if isinstance(kind, type) and issubclass(kind, nn.Module)
 }
-LAYERS: Kinds = {**KINDS, **SCALINGS, "Beside": Beside}
+LAYERS: Kinds = {**KINDS, **SCALINGS, "SideBySide": SideBySide}
 Estimator = GNvproRegressor | GNvproClassifier
 
 

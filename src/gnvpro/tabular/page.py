@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gnvpro.drawing import BLUE, GREY, ORANGE, VERMILION, page_figure, plain
 from gnvpro.files import CONFIG, HISTORY, METRICS, read_json
-from gnvpro.pages import Row, Section, drawn, own_file, page, paragraph, picture, section, table
-from gnvpro.tabular.run import PREDICTIONS, finished_tables
+from gnvpro.pages import Section, TableRow, drawn, own_file, page, paragraph, picture, section, table
+from gnvpro.tabular.table_run import PREDICTIONS, finished_tables
 from gnvpro.training.history import History, Record
 from gnvpro.training.plots import history_figure
 
@@ -85,7 +85,7 @@ def scores_table(metrics: dict[str, Any]) -> str:
     names = [name for name in own if name in NAMES]
     shown = {"gnvpro": {**own, "seconds": metrics["seconds"]}, **metrics.get("baselines", {})}
     rows = [
-        Row([name, *(f"{float(each[n]):.5g}" for n in names), f"{float(each['seconds']):.2f}"])
+        TableRow([name, *(f"{float(each[n]):.5g}" for n in names), f"{float(each['seconds']):.2f}"])
         for name, each in shown.items()
     ]
     which = "held-out rows, the same for all" if "test" in metrics else "rows the model was trained on"

@@ -9,9 +9,9 @@ import numpy as np
 
 from gnvpro.extras import need
 from gnvpro.tabular.cells import Cells
-from gnvpro.tabular.columns import ReadTable, choose_columns, complete_rows, incomplete
 from gnvpro.tabular.order import TableOrder
 from gnvpro.tabular.read import read_table
+from gnvpro.tabular.table_columns import ReadTable, choose_columns, complete_rows, incomplete
 
 FEW_VALUES = 10  # of a target of whole numbers: perhaps it is a class
 MIN_ROWS = 10

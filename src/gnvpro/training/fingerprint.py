@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.parameters import parameter_kinds
+from gnvpro.network.theta_and_head import parameter_kinds
 
 
 def describe(name: str, value: Any) -> str:

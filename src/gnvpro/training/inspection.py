@@ -26,7 +26,7 @@ from gnvpro.network.evaluation import evaluating
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.policy import Policy
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.samples.several import Streamed, entries_per_sample, tensors_of
 from gnvpro.training.plan import sentences
 
@@ -38,7 +38,7 @@ WARNED = 1e4  # value of UNEVEN at which `train` warns
 
 
 @dataclass(frozen=True)
-class Columns:
+class MatrixColumns:
     """The columns of a matrix whose rows are samples."""
 
     values: Tensor  # of a limited number of samples
@@ -47,12 +47,12 @@ class Columns:
     constant: tuple[int, ...]
 
     @staticmethod
-    def of(values: Tensor, most: int) -> Columns:
+    def of(values: Tensor, most: int) -> MatrixColumns:
         """Return the columns of these rows, at most `most` of them."""
         X = values[:most].detach().to(torch.float64)
         mean, std = X.mean(0), X.std(0, unbiased=False)
         constant = std <= SAME * (X.abs().amax(0) + 1e-300)
-        return Columns(X, mean, std, tuple(constant.nonzero()[:, 0].tolist()))
+        return MatrixColumns(X, mean, std, tuple(constant.nonzero()[:, 0].tolist()))
 
     @cached_property
     def alive(self) -> Tensor:
@@ -102,8 +102,8 @@ class Inspection:
     n_targets: int
     n_theta: int  # parameters before the head
     precision: str  # precision of the passes, with the reason
-    inputs: Columns | None  # None unless samples are vectors
-    features: Columns
+    inputs: MatrixColumns | None  # None unless samples are vectors
+    features: MatrixColumns
     memory: float  # budget in bytes
     memory_of_pass: float  # bytes that the derivatives of one forward pass need
     solver: str  # first solver of `auto`
@@ -133,7 +133,7 @@ class Inspection:
         return str(self)
 
 
-def _scales(columns: Columns) -> str:
+def _scales(columns: MatrixColumns) -> str:
     low, high = float(columns.std.min()), float(columns.std.max())
     dead = f", {len(columns.constant)} constant" if columns.constant else ""
     double = f", {len(columns.double)} pairs alike" if columns.double else ""
@@ -182,7 +182,7 @@ def inspect(
     network = problem.network
     with evaluating(network.model):
         point, seconds = timed_point(problem)
-        features = Columns.of(point.Z[:, : network.n_features], problem.policy.memory.looked_at)
+        features = MatrixColumns.of(point.Z[:, : network.n_features], problem.policy.memory.looked_at)
         usable = why_no_products("gnvpro", problem) is None
         solver = Auto().first_solver(problem) if usable else "none"
     found = Inspection(
@@ -305,10 +305,10 @@ def warn_of_inputs(problem: Problem, stacklevel: int) -> None:
         )
 
 
-def _columns_of_inputs(problem: Problem) -> Columns | None:
+def _columns_of_inputs(problem: Problem) -> MatrixColumns | None:
     """Return the columns if samples are vectors of real numbers in memory."""
     if isinstance(problem.inputs, Streamed):
         return None
     tensors = tensors_of(problem.inputs)
     plain = len(tensors) == 1 and tensors[0].ndim == 2 and tensors[0].is_floating_point()
-    return Columns.of(tensors[0], problem.policy.memory.looked_at) if plain and len(tensors[0]) > 1 else None
+    return MatrixColumns.of(tensors[0], problem.policy.memory.looked_at) if plain and len(tensors[0]) > 1 else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnvpro.head.eliminator import WarmStart
 from gnvpro.linalg.rows import rowwise
-from gnvpro.methods.solvers import Dense, count_directions
+from gnvpro.methods.step_solvers import Dense, count_directions
 from gnvpro.minimize.step_rules import Bound
 from gnvpro.network.subspace import Subspace, choose_subspace
 from gnvpro.objectives.evidence import (

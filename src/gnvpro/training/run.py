@@ -44,7 +44,7 @@ from gnvpro.training.scores import Improved, Judge
 SPENT = (Status.WORK_SPENT, Status.SECONDS_SPENT, Status.ITERATIONS_SPENT)  # a larger budget continues the run
 
 
-class Posed(Protocol):
+class Trainable(Protocol):
     """A problem that a run can train."""
 
     meter: WorkMeter
@@ -101,7 +101,7 @@ class Run(ABC):
         identity: dict[str, Any],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        posed: Posed = problem
+        posed: Trainable = problem
         self.method, self.problem, self.limits, self.identity = method, problem, limits, identity
         self.meter, self.processes = posed.meter, posed.processes
         first = self.processes.is_first  # which alone writes files and has listeners

@@ -11,16 +11,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from gnvpro.arguments import EPOCHS, RATE, check_choice, check_count, check_number, with_advice
-from gnvpro.methods.choose import as_method
+from gnvpro.methods.names import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating, one_thread, warn_of_modes
 from gnvpro.network.places import intact
-from gnvpro.objectives.arguments import check_model, check_validation
 from gnvpro.objectives.held_out import HeldOut
 from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.problem_arguments import check_model, check_validation
 from gnvpro.objectives.stream import Stream
 from gnvpro.policy import Policy
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.processes import Processes

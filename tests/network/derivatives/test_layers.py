@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from against_autodiff import CHECKS, Build, Case, frozen
 from gnvpro.network.derivatives.chain import linearize
-from gnvpro.network.derivatives.protocol import OuterBlock
+from gnvpro.network.derivatives.linearization import OuterBlock
 
 
 def between(layer: nn.Module, width: int = 4, final: int = 4) -> nn.Module:

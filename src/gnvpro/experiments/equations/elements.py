@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gnvpro import pde
 from gnvpro.experiments.equations import references
-from gnvpro.experiments.equations.posed import Posed, shallow
+from gnvpro.experiments.equations.posed import PosedEquations, shallow
 
 PI = math.pi
 
 
-def helmholtz2d(seed: int) -> Posed:
+def helmholtz2d(seed: int) -> PosedEquations:
     """lap u + 28 u = f on [-1, 1]^2, u = 0 on the boundary, f a bell around (0.3, 0.2)."""
     box = pde.points.Box([-1, -1], [1, 1])
     u = pde.Field(shallow(2, seed, (100,), spread=(4.0, 4.0)))
@@ -23,7 +23,7 @@ def helmholtz2d(seed: int) -> Posed:
         pde.Equation(equation, box.inside(2000, seed), references.source, name="inside"),
         pde.Equation(u, box.boundary(300, seed), 0.0, name="boundary"),
     ]
-    return Posed(u, equations, references.helmholtz, box.inside(4000, 10_000 + seed).points, box)
+    return PosedEquations(u, equations, references.helmholtz, box.inside(4000, 10_000 + seed).points, box)
 
 
 def corner(x: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def corner(x: Tensor) -> Tensor:
     return torch.stack([edge, source], 1)
 
 
-def l_shape(seed: int) -> Posed:
+def l_shape(seed: int) -> PosedEquations:
     """-lap u = 1 on [-1, 1]^2 without its upper right quarter; u = 0 on the re-entrant edges, no flux through the others.
 
     The solution is singular at the corner, like r^(2/3): that function is one of the features (`corner`).
@@ -68,10 +68,10 @@ def l_shape(seed: int) -> Posed:
         pde.Equation(pde.directional(u, box.normal), pde.points.drawn(outer, 200, seed), 0.0, name="no flux"),
     ]
     check = pde.points.within(box, belongs, 4000, 10_000 + seed).points
-    return Posed(u, equations, references.l_shape, check, box, belongs)
+    return PosedEquations(u, equations, references.l_shape, check, box, belongs)
 
 
-def inverse_diffusion(seed: int) -> Posed:
+def inverse_diffusion(seed: int) -> PosedEquations:
     """-kappa lap u = 1 on the unit square, u = 0 on its boundary: kappa = 0.3 from sixteen values of u by finite elements."""
     box = pde.points.Box([0, 0], [1, 1])
     u, kappa = pde.Field(shallow(2, seed)), pde.Constant(1.0, "kappa")
@@ -82,4 +82,6 @@ def inverse_diffusion(seed: int) -> Posed:
         pde.Equation(u, data, references.unit_source(data) / 0.3, name="data"),
     ]
     check = box.inside(4000, 10_000 + seed).points
-    return Posed(u, equations, lambda x: references.unit_source(x) / 0.3, check, box, constants={"kappa": (kappa, 0.3)})
+    return PosedEquations(
+        u, equations, lambda x: references.unit_source(x) / 0.3, check, box, constants={"kappa": (kappa, 0.3)}
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gnvpro.experiments.equations.posed import EquationProblem, Posed
+from gnvpro.experiments.equations.posed import CatalogueEntry, PosedEquations
 
 LOOKS = 200  # at the error, along a run
 COLUMNS = ("seconds", "loss", "error")
@@ -17,7 +17,7 @@ COLUMNS = ("seconds", "loss", "error")
 class Errors:
     """Seconds, loss and error along a run, written to a file as they come."""
 
-    def __init__(self, problem: EquationProblem, posed: Posed, seconds: float, file: Path) -> None:
+    def __init__(self, problem: CatalogueEntry, posed: PosedEquations, seconds: float, file: Path) -> None:
         self.posed, self.step, self.file = posed, seconds / LOOKS, file
         want = posed.exact(posed.check)
         self.want, self.scale = want, float(want.square().mean().sqrt()) if problem.relative else 1.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnvpro import Checkpoint, Status, pde
 from gnvpro.experiments.equations.errors import Errors
-from gnvpro.experiments.equations.posed import Posed
+from gnvpro.experiments.equations.posed import PosedEquations
 from gnvpro.extend import History, Record
 from gnvpro.pde.system import System
 
@@ -43,7 +43,7 @@ class Looks:
         """Nothing is left to do."""
 
 
-def _gnvpro(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
+def _gnvpro(posed: PosedEquations, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
     errors.begin()
     result = pde.solve(
         posed.field,
@@ -60,14 +60,14 @@ def _gnvpro(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint:
     return result.residuals, result.status.name
 
 
-def _frozen(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
+def _frozen(posed: PosedEquations, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
     """The head for the features as they are: one solve, or Newton's few where the equations are not linear."""
     result = pde.solve(posed.field, posed.equations, seconds=None, iterations=0, seed=seed)
     errors.look(result.history[-1].loss, always=True)
     return result.residuals, result.status.name
 
 
-def _variables(posed: Posed) -> tuple[System, Tensor, Tensor]:
+def _variables(posed: PosedEquations) -> tuple[System, Tensor, Tensor]:
     system = System(posed.field, posed.equations)
     x, W = system.x(), torch.zeros_like(posed.field.W())
     torch.nn.init.xavier_uniform_(W, generator=torch.Generator().manual_seed(0))
@@ -86,7 +86,7 @@ def _loss(system: System, x: Tensor, W: Tensor) -> float:
     return value
 
 
-def _adam(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
+def _adam(posed: PosedEquations, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
     """ADAM, learning rate 1e-3 decaying to 1e-5 over the run's seconds."""
     system, x, W = _variables(posed)
     _warm_up()
@@ -103,7 +103,7 @@ def _adam(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint: P
     return [], "SECONDS_SPENT"
 
 
-def _lbfgs(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
+def _lbfgs(posed: PosedEquations, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
     """torch's L-BFGS with a strong-Wolfe search."""
     system, x, W = _variables(posed)
     optimiser = torch.optim.LBFGS([x, W], lr=1.0, max_iter=20, history_size=100, line_search_fn="strong_wolfe")
@@ -118,7 +118,7 @@ def _lbfgs(posed: Posed, errors: Errors, seconds: float, seed: int, checkpoint: 
     return [], "SECONDS_SPENT" if errors.clock() >= seconds else "STEP_TOO_SMALL"
 
 
-METHODS: dict[str, Callable[[Posed, Errors, float, int, Path], Done]] = {
+METHODS: dict[str, Callable[[PosedEquations, Errors, float, int, Path], Done]] = {
     "gnvpro": _gnvpro,
     "lbfgs": _lbfgs,
     "adam": _adam,

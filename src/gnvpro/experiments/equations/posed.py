@@ -13,7 +13,7 @@ from gnvpro.networks import MLP
 
 
 @dataclass(frozen=True)
-class Posed:
+class PosedEquations:
     """A problem with its network, ready to be solved."""
 
     field: pde.Field
@@ -28,13 +28,13 @@ class Posed:
 
 
 @dataclass(frozen=True)
-class EquationProblem:
+class CatalogueEntry:
     """An entry of the catalogue."""
 
     name: str
     title: str
     summary: str
-    pose: Callable[[int], Posed]
+    pose: Callable[[int], PosedEquations]
     seconds: float
     published: str
     goal: float | None = None  # the error to reach

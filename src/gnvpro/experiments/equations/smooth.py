@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from gnvpro import pde
-from gnvpro.experiments.equations.posed import Posed, fresh, shallow
+from gnvpro.experiments.equations.posed import PosedEquations, fresh, shallow
 
 PI = math.pi
 DEEP = (64, 64, 48, 48)
 
 
-def poisson2d(seed: int, widths: Sequence[int] = (64,)) -> Posed:
+def poisson2d(seed: int, widths: Sequence[int] = (64,)) -> PosedEquations:
     """-lap u = f on the unit square, u = sin(pi x) sin(pi y)."""
     u, box = pde.Field(shallow(2, seed, widths)), pde.points.Box([0, 0], [1, 1])
 
@@ -26,10 +26,10 @@ def poisson2d(seed: int, widths: Sequence[int] = (64,)) -> Posed:
         pde.Equation(-pde.laplacian(u), box.inside(900, seed), lambda x: 2 * PI**2 * exact(x), name="inside"),
         pde.Equation(u, box.boundary(120, seed), 0.0, name="boundary"),
     ]
-    return Posed(u, equations, exact, fresh(box, seed), box)
+    return PosedEquations(u, equations, exact, fresh(box, seed), box)
 
 
-def poisson5d(seed: int) -> Posed:
+def poisson5d(seed: int) -> PosedEquations:
     """-lap u = f on the unit cube of five dimensions, u = sum of cos(pi x_i)."""
     u, box = pde.Field(shallow(5, seed)), pde.points.Box([0] * 5, [1] * 5)
 
@@ -40,10 +40,10 @@ def poisson5d(seed: int) -> Posed:
         pde.Equation(-pde.laplacian(u), box.inside(3000, seed), lambda x: PI**2 * exact(x), name="inside"),
         pde.Equation(u, box.boundary(500, seed), exact, name="boundary"),
     ]
-    return Posed(u, equations, exact, fresh(box, seed), box)
+    return PosedEquations(u, equations, exact, fresh(box, seed), box)
 
 
-def heat(seed: int, dimension: int, widths: Sequence[int] = (64,)) -> Posed:
+def heat(seed: int, dimension: int, widths: Sequence[int] = (64,)) -> PosedEquations:
     """u_t = lap u / 4 on the unit cube for times from 0 to 1; half the conditions at t = 0, half on the boundary."""
     u, box = (
         pde.Field(shallow(1 + dimension, seed, widths)),
@@ -64,4 +64,4 @@ def heat(seed: int, dimension: int, widths: Sequence[int] = (64,)) -> Posed:
         pde.Equation(u, box.face(0, "low", edge, seed + 1), exact, name="start"),
         pde.Equation(u, box.boundary(edge, seed + 2, faces), exact, name="boundary"),
     ]
-    return Posed(u, equations, exact, fresh(box, seed), box)
+    return PosedEquations(u, equations, exact, fresh(box, seed), box)

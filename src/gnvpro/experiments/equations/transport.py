@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gnvpro import pde
 from gnvpro.experiments.equations import references
-from gnvpro.experiments.equations.posed import Posed, fresh, shallow, xavier
+from gnvpro.experiments.equations.posed import PosedEquations, fresh, shallow, xavier
 
 PI = math.pi
 
 
-def convection(seed: int, spread: Sequence[float] | None = (60.0, 3.0)) -> Posed:
+def convection(seed: int, spread: Sequence[float] | None = (60.0, 3.0)) -> PosedEquations:
     """u_t + 40 u_x = 0, periodic, u = sin x at t = 0.
 
     Sine features: one of them, moved to the right frequencies, is the solution. `spread` multiplies the first weights along t
@@ -30,10 +30,10 @@ def convection(seed: int, spread: Sequence[float] | None = (60.0, 3.0)) -> Posed
         pde.Equation(u, box.face(0, "low", 200, seed), lambda x: torch.sin(x[:, 1]), name="start"),
         pde.Equation(u.at(left) - u.at(right), None, 0.0, name="periodic"),
     ]
-    return Posed(u, equations, lambda x: torch.sin(x[:, 1] - 40 * x[:, 0]), fresh(box, seed), box)
+    return PosedEquations(u, equations, lambda x: torch.sin(x[:, 1] - 40 * x[:, 0]), fresh(box, seed), box)
 
 
-def burgers(seed: int) -> Posed:
+def burgers(seed: int) -> PosedEquations:
     """u_t + u u_x = .01/pi u_xx, u = -sin(pi x) at t = 0: a front forms at x = 0.
 
     Three layers: one hidden layer of sixty units, with the viscosity lowered in stages, never came below a relative error of
@@ -48,10 +48,10 @@ def burgers(seed: int) -> Posed:
         pde.Equation(u, box.face(0, "low", 200, seed), lambda x: -torch.sin(PI * x[:, 1]), name="start"),
         pde.Equation(u, box.boundary(60, seed, [(1, "low"), (1, "high")]), 0.0, name="boundary"),
     ]
-    return Posed(u, equations, lambda x: references.burgers(x, viscosity), fresh(box, seed), box)
+    return PosedEquations(u, equations, lambda x: references.burgers(x, viscosity), fresh(box, seed), box)
 
 
-def allen_cahn(seed: int) -> Posed:
+def allen_cahn(seed: int) -> PosedEquations:
     """u_t = 1e-4 u_xx + 5 u - 5 u^3, periodic by its first layer, u = x^2 cos(pi x) at t = 0.
 
     Around u = 0 an error grows like e^(5 t): a residual at time t is worth e^(-5 t) of one at the start, and is weighted so.
@@ -65,7 +65,7 @@ def allen_cahn(seed: int) -> Posed:
         pde.Equation((lambda x: torch.exp(-5 * x[:, 0])) * equation, box.inside(1000, seed), 0.0, name="inside"),
         pde.Equation(u, box.face(0, "low", 200, seed), lambda x: x[:, 1] ** 2 * torch.cos(PI * x[:, 1]), name="start"),
     ]
-    return Posed(u, equations, references.allen_cahn, fresh(box, seed), box)
+    return PosedEquations(u, equations, references.allen_cahn, fresh(box, seed), box)
 
 
 def diffused_kink(x: Tensor) -> Tensor:

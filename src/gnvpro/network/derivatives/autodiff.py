@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.protocol import FeatureLinearization, Rows
+from gnvpro.network.derivatives.linearization import FeatureLinearization, Rows
 from gnvpro.samples.several import Batch, Several, arguments_of
 
 Params = dict[str, Tensor]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, add_square, pair_index, unique_products
-from gnvpro.network.derivatives.protocol import Block, OuterBlock
+from gnvpro.network.derivatives.linearization import Block, OuterBlock
 
 
 @dataclass(frozen=True)

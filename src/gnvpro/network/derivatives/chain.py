@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.protocol import Gradients, Layer, Linearization, Rows
+from gnvpro.network.derivatives.linearization import Gradients, Layer, Linearization, Rows
 from gnvpro.network.derivatives.rules import Rule, identity, rule_for
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLayer:
     """One layer: its rule, and its parameters to differentiate by their own names and those in the chain."""
 
     module: nn.Module
@@ -43,7 +43,7 @@ class Bound:
 class Formulas:
     """The layers of a network whose derivatives have formulas."""
 
-    layers: tuple[Bound, ...]
+    layers: tuple[BoundLayer, ...]
     first: int  # the first layer with a parameter; the number of layers if there is none
 
     @torch.no_grad()
@@ -74,13 +74,13 @@ def bound(module: nn.Module, names: Collection[str], prefix: str = "") -> Formul
     return Formulas(tuple(layers), moving[0] if moving else len(layers))
 
 
-def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[Bound] | None:
+def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[BoundLayer] | None:
     if module._forward_hooks or module._forward_pre_hooks:  # they may change what a module computes
         return None
     inside = tuple([name for name in names if name.startswith(prefix)])
     own = tuple([name.removeprefix(prefix) for name in inside])
     if callable(getattr(module, "linearize", None)):
-        return [Bound(module, _by_itself, own, inside)]
+        return [BoundLayer(module, _by_itself, own, inside)]
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # `named_children` omits a layer that is used a second time
         children = [(name, child) for name, child in module._modules.items() if child is not None]
@@ -91,7 +91,7 @@ def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[Bound
         return []
     if rule is None or not module._parameters.keys() >= set(own):
         return None
-    return [Bound(module, rule, own, inside)]
+    return [BoundLayer(module, rule, own, inside)]
 
 
 def _by_itself(module: Any, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Layer] | None:

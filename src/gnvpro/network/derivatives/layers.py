@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.network.derivatives.protocol import Block, Gradients, OuterBlock, Rows
+from gnvpro.network.derivatives.linearization import Block, Gradients, OuterBlock, Rows
 
 
 @dataclass(frozen=True)

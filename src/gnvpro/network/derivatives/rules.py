@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.network.derivatives.layers import ConvLayer, Fixed, LinearLayer, NormLayer, Pointwise
-from gnvpro.network.derivatives.protocol import Layer
+from gnvpro.network.derivatives.linearization import Layer
 
 Rule = Callable[[Any, Mapping[str, Tensor], Tensor], tuple[Tensor, Layer] | None]
 

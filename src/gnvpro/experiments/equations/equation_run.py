@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from gnvpro.arguments import check_choice, check_count, check_number
-from gnvpro.experiments.equations.catalogue import EQUATIONS
+from gnvpro.experiments.equations.equation_catalogue import EQUATIONS
 from gnvpro.experiments.equations.errors import Errors
 from gnvpro.experiments.equations.methods import METHODS
-from gnvpro.experiments.equations.posed import EquationProblem, Posed
-from gnvpro.experiments.run import CHECKPOINT, explained, finished, prepare
+from gnvpro.experiments.equations.posed import CatalogueEntry, PosedEquations
+from gnvpro.experiments.experiment_run import CHECKPOINT, explained, finished, prepare
 from gnvpro.files import HISTORY, METRICS, read_json, write_json
 from gnvpro.network.evaluation import one_thread
 
@@ -72,7 +72,7 @@ def run_equation(order: EquationOrder, tell: Callable[[str], object] = lambda te
     return results
 
 
-def run_one(problem: EquationProblem, method: str, seed: int, seconds: float, directory: Path) -> dict[str, Any]:
+def run_one(problem: CatalogueEntry, method: str, seed: int, seconds: float, directory: Path) -> dict[str, Any]:
     """One run, written to its directory."""
     with one_thread():
         posed = problem.pose(seed)
@@ -103,7 +103,7 @@ def run_one(problem: EquationProblem, method: str, seed: int, seconds: float, di
 
 
 @torch.no_grad()
-def picture(posed: Posed) -> dict[str, np.ndarray]:
+def picture(posed: PosedEquations) -> dict[str, np.ndarray]:
     """Solution and error on a grid of the first two coordinates, the others in the middle."""
     low, high = posed.box.low, posed.box.high
     axes = [torch.linspace(float(low[i]), float(high[i]), GRID, dtype=torch.float64) for i in range(2)]

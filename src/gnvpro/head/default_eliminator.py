@@ -9,7 +9,7 @@ from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.newton import Newton
 from gnvpro.head.newton_cg import NewtonCG
 from gnvpro.policy import HeadPolicy
-from gnvpro.problem.losses import Loss
+from gnvpro.problem.loss import Loss
 
 MAX_ITERATIONS_ON_CHANGING_SAMPLES = 20  # the inner problem then has no minimum to converge to
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnvpro.arguments import check_number
 from gnvpro.curves.algebra import Array
-from gnvpro.curves.parameters import Bound, Parameters, Tie, sources
+from gnvpro.curves.parameters import Interval, Parameters, Tie, sources
 
 LARGEST = 1e140  # value of y whose square, times some thousands of values, is still a float64
 
@@ -200,7 +200,7 @@ def check_names(columns: Any, names: tuple[str, ...]) -> None:
         )
 
 
-def check_bound(name: str, start: float, limits: Any) -> Bound:
+def check_bound(name: str, start: float, limits: Any) -> Interval:
     """Limits around a start."""
     try:
         low, high = (None, None) if limits is None else limits
@@ -212,4 +212,4 @@ def check_bound(name: str, start: float, limits: Any) -> Bound:
         raise ValueError(f"bounds[{name!r}] must be (lower, upper) with lower < upper; got ({low:g}, {high:g})")
     if (low is not None and start < low) or (high is not None and start > high):
         raise ValueError(f"start[{name!r}]={start:g} is outside of its bounds {limits}; choose a start inside")
-    return Bound.around(start, low, high)
+    return Interval.around(start, low, high)

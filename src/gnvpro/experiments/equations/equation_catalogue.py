@@ -8,16 +8,16 @@ closed form it is computed (`references`).
 from __future__ import annotations
 
 from gnvpro.experiments.equations.elements import helmholtz2d, inverse_diffusion, l_shape
-from gnvpro.experiments.equations.posed import EquationProblem
+from gnvpro.experiments.equations.posed import CatalogueEntry
 from gnvpro.experiments.equations.smooth import DEEP, heat, poisson2d, poisson5d
 from gnvpro.experiments.equations.transport import allen_cahn, burgers, convection
 
 GPU = "second-order optimisers on a GPU"
 
-EQUATIONS: dict[str, EquationProblem] = {
+EQUATIONS: dict[str, CatalogueEntry] = {
     problem.name: problem
     for problem in (
-        EquationProblem(
+        CatalogueEntry(
             "poisson2d",
             "Poisson, 2 dimensions",
             "tanh 64, 900 + 120 points",
@@ -26,7 +26,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             f"6.1e-8 in 468 s ({GPU})",
             goal=1e-8,
         ),
-        EquationProblem(
+        CatalogueEntry(
             "poisson2d-deep",
             "Poisson, 2 dimensions, deep",
             "tanh 64-64-48-48, 900 + 120 points",
@@ -35,7 +35,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             f"7.9e-7 in 1000 s ({GPU})",
             goal=1e-7,
         ),
-        EquationProblem(
+        CatalogueEntry(
             "heat1d",
             "Heat, 1 dimension",
             "tanh 64, 900 + 120 points",
@@ -45,7 +45,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             goal=1e-8,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "heat1d-deep",
             "Heat, 1 dimension, deep",
             "tanh 64-64-48-48, 900 + 120 points",
@@ -55,7 +55,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             goal=4e-8,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "poisson5d",
             "Poisson, 5 dimensions",
             "tanh 64, 3000 + 500 points",
@@ -64,7 +64,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             f"6.4e-7 at 100 s, 5.6e-8 at 3000 s ({GPU})",
             goal=5e-7,
         ),
-        EquationProblem(
+        CatalogueEntry(
             "heat4d",
             "Heat, 4 dimensions",
             "tanh 64, 3000 + 500 points",
@@ -74,7 +74,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             goal=7e-7,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "convection",
             "Convection u_t + 40 u_x = 0",
             "sine 64, 3000 + 200 + 200 points",
@@ -85,7 +85,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             relative=True,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "convection-plain",
             "Convection, weights as torch draws them",
             "sine 64, 3000 + 200 + 200 points",
@@ -96,7 +96,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             relative=True,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "burgers",
             "Burgers, viscosity .01/pi",
             "tanh 20-20-20, 1000 + 260 points",
@@ -107,7 +107,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             relative=True,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "allen-cahn",
             "Allen-Cahn, 1 dimension",
             "tanh 20-20-20 on a periodic layer, beside the kink of its start, 1000 + 200 points",
@@ -118,7 +118,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             relative=True,
             axes=("t", "x"),
         ),
-        EquationProblem(
+        CatalogueEntry(
             "helmholtz2d",
             "Helmholtz with a source",
             "tanh 100, 2000 + 300 points",
@@ -127,7 +127,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             "-",
             relative=True,
         ),
-        EquationProblem(
+        CatalogueEntry(
             "l-shape",
             "Poisson on an L, mixed conditions",
             "tanh 60 and two corner functions, 1500 + 350 points",
@@ -136,7 +136,7 @@ EQUATIONS: dict[str, EquationProblem] = {
             "-",
             relative=True,
         ),
-        EquationProblem(
+        CatalogueEntry(
             "inverse-diffusion",
             "A diffusion coefficient from data",
             "tanh 64, 900 + 200 + 16 points",

@@ -15,7 +15,7 @@ from gnvpro.arguments import check_number
 from gnvpro.network.find_head import HeadLocation
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.separable import SeparableNetwork
-from gnvpro.problem.losses import Loss, prepare_targets
+from gnvpro.problem.loss import Loss, prepare_targets
 from gnvpro.problem.penalties import Tikhonov
 from gnvpro.samples.loaders import is_loader
 from gnvpro.samples.several import Batch, Inputs, Several, description

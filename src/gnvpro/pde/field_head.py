@@ -55,7 +55,7 @@ class Factored:
 
 
 @dataclass(frozen=True)
-class Fit:
+class FieldFit:
     """The head at some x and the rows there."""
 
     W: Tensor
@@ -86,7 +86,7 @@ class Fit:
 
 def eliminate(
     system: System, carried: Carried, x: Tensor, start: Tensor, penalty: float, field: list[Values] | None = None
-) -> Fit | None:
+) -> FieldFit | None:
     """Return the best head at x, starting from a head or from a field; None if something is not finite."""
     if system.linear:
         return _linear(system, carried, x, start, penalty)
@@ -114,15 +114,15 @@ def eliminate(
     raise AssertionError("the last step returns")
 
 
-def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: float) -> Fit | None:
+def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: float) -> FieldFit | None:
     """Return the rows at a given head."""
     assembled = system.assemble(carried, x, W)
     if not _finite(assembled.Z, assembled.residual):
         return None
-    return Fit(W, assembled, Factored(assembled.Z, math.sqrt(penalty)))
+    return FieldFit(W, assembled, Factored(assembled.Z, math.sqrt(penalty)))
 
 
-def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: float) -> Fit | None:
+def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: float) -> FieldFit | None:
     """Take one step, and correct its rounding errors."""
     W = torch.zeros_like(like)
     fit = fit_at(system, carried, x, W, penalty)
@@ -133,7 +133,7 @@ def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: 
     for _ in range(2):
         W = W + factored.step(torch.cat([rows, factored.root * W.reshape(-1)]))[0].view_as(W)
         rows = start.residual + start.Z @ W.reshape(-1)
-    return Fit(W, Assembled(start.Z, rows, start.parts), factored)
+    return FieldFit(W, Assembled(start.Z, rows, start.parts), factored)
 
 
 def _solution(Z: Tensor, rest: Tensor, like: Tensor, penalty: float) -> Tensor | None:

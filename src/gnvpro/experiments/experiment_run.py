@@ -26,7 +26,7 @@ import gnvpro
 from gnvpro.arguments import check_choice, check_count, check_number
 from gnvpro.experiments.catalogue import EXPERIMENTS, SETS, scaled
 from gnvpro.experiments.metrics import outputs, predictions, scores
-from gnvpro.experiments.settings import Experiment, Loaded, Settings, as_json
+from gnvpro.experiments.settings import Experiment, Settings, ThreeSets, as_json
 from gnvpro.experiments.snapshots import Snapshots
 from gnvpro.extras import need
 from gnvpro.files import CONFIG, HISTORY, METRICS, MODEL, read_json, write_json
@@ -156,7 +156,7 @@ def adjusted(experiment: Experiment, order: Order) -> Settings:
     return experiment.settings(order.paper).adjusted(solver=check_choice("solver", solver, SOLVERS), **changed)
 
 
-def load(job: Job, data_dir: Path | None) -> Loaded:
+def load(job: Job, data_dir: Path | None) -> ThreeSets:
     """Load the sets of a run, scaled according to its settings."""
     return scaled(job.experiment.load(job.seed, data_dir), job.settings)
 
@@ -202,7 +202,7 @@ def more_of(name: str, saved: dict[str, Any], now: dict[str, Any]) -> bool:
     return after > before
 
 
-def train(job: Job, loaded: Loaded, resume: bool, progress: bool) -> dict[str, Any]:
+def train(job: Job, loaded: ThreeSets, resume: bool, progress: bool) -> dict[str, Any]:
     """Train, score on all three sets, and write everything down."""
     experiment, training, directory = job.experiment, job.settings.methods[job.method], job.directory
     split = loaded.split

@@ -22,12 +22,12 @@ from gnvpro.extras import need
 from gnvpro.files import CONFIG, HISTORY, METRICS, MODEL, kind_of_run, replacing, write_json
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
 from gnvpro.tabular import model_file
-from gnvpro.tabular.columns import Columns, ReadTable
 from gnvpro.tabular.model_file import TableModel
 from gnvpro.tabular.order import Reading, TableOrder
 from gnvpro.tabular.prepare import Tell
 from gnvpro.tabular.read import fresh, read_table
-from gnvpro.tabular.scores import baselines, coverage, error_of, importance, scores
+from gnvpro.tabular.table_columns import Columns, ReadTable
+from gnvpro.tabular.table_scores import baselines, coverage, error_of, importance, scores
 from gnvpro.training.summary import Summary, model_card, scores_of, took, versions
 
 CARD, PREDICTIONS = "model.md", "predictions.csv"

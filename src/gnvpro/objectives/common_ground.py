@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.parameters import parameter_kinds
+from gnvpro.network.theta_and_head import parameter_kinds
 from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch, Inputs, shapes_of, tensors_of
 

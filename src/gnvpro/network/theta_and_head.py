@@ -19,7 +19,7 @@ from gnvpro.network.places import Places
 
 
 @dataclass
-class Parameters:
+class ThetaAndHead:
     """theta and W of a model with a known head."""
 
     model: nn.Module

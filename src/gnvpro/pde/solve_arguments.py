@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from gnvpro.pde.activations import PIECEWISE_LINEAR
-from gnvpro.pde.algebra import Known
 from gnvpro.pde.equation import Equation, point_text
+from gnvpro.pde.expression_algebra import Known
 from gnvpro.pde.expressions import Atom
 from gnvpro.pde.field import Field
 from gnvpro.pde.jets import order_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnvpro.progress import show_table
-from gnvpro.tabular.columns import ReadTable
+from gnvpro.tabular.table_columns import ReadTable
 
 MAX_SHOWN = 14  # columns in the terminal; the others are counted
 FIRST = ("target", "left out")  # roles that are shown before the others if not all are

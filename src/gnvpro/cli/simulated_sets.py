@@ -38,7 +38,8 @@ def data_cdr(
 ) -> None:
     """Convection-diffusion-reaction: 55 coefficients -> 72 concentrations. By default the shipped set is simulated again."""
     with one_line_errors():
-        from gnvpro.data import cdr, figures
+        from gnvpro.data import cdr
+        from gnvpro.data import set_figures as figures
 
         if plot:
             save_figure(figures.cdr_figure(mesh, draw_seed), out or Path("cdr.png"))
@@ -62,7 +63,8 @@ def data_dcr(
 ) -> None:
     """Direct current resistivity: depth, radius, angle of an ellipsoid -> 882 potential differences."""
     with one_line_errors():
-        from gnvpro.data import dcr, figures
+        from gnvpro.data import dcr
+        from gnvpro.data import set_figures as figures
 
         if plot:
             save_figure(figures.dcr_figure(mesh), out or Path("dcr.png"))

@@ -12,10 +12,10 @@ from scipy import stats
 
 from gnvpro.arguments import check_number
 from gnvpro.curves.algebra import Array
-from gnvpro.curves.data import Data, as_tensor
-from gnvpro.curves.objective import CurveObjective
+from gnvpro.curves.curve_objective import CurveObjective
+from gnvpro.curves.fit_arguments import Data, as_tensor
 from gnvpro.curves.profile import held_coefficient_rss, held_rss, profile_interval
-from gnvpro.curves.search import Found
+from gnvpro.curves.search import SearchEnd
 from gnvpro.curves.uncertainty import Uncertainty
 from gnvpro.drawing import BLUE, GREY, VERMILION, new_figure
 from gnvpro.minimize.status import Status
@@ -44,7 +44,7 @@ class Fit:
     """Fitted curves."""
 
     _objective: CurveObjective
-    _found: Found
+    _found: SearchEnd
     _uncertainty: Uncertainty
     _data: Data
     _W: Array

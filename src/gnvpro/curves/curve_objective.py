@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gnvpro.curves.algebra import Array, lengths, triangle
 from gnvpro.curves.basis import Basis, Evaluated
-from gnvpro.curves.eliminate import Block, Coefficients, Piece, eliminate
+from gnvpro.curves.coefficients import Block, Coefficients, Piece, eliminate
 from gnvpro.curves.parameters import Parameters
 from gnvpro.curves.step import TriangleModel
 from gnvpro.linalg.operators import LinearOperator, symmetric

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gnvpro.drawing import page_figure, readable_log_axis
-from gnvpro.experiments.equations import EQUATIONS, EquationProblem
+from gnvpro.experiments.equations import EQUATIONS, CatalogueEntry
+from gnvpro.experiments.equations.equation_run import SOLUTION
 from gnvpro.experiments.equations.methods import METHODS
-from gnvpro.experiments.equations.run import SOLUTION
 from gnvpro.files import CONFIG, HISTORY, METRICS, kind_of_run, read_json
-from gnvpro.pages import Markup, Row, Section, bullets, paragraph, picture, section, table
+from gnvpro.pages import Markup, Section, TableRow, bullets, paragraph, picture, section, table
 
 COLOURS = {"gnvpro": "#0072B2", "lbfgs": "#009E73", "adam": "#E69F00", "frozen": "#666666"}
 NAMES = {"gnvpro": "GNvpro", "lbfgs": "L-BFGS", "adam": "ADAM", "frozen": "random features"}
@@ -61,7 +61,7 @@ def _read(directory: Path) -> SolvedRun:
     return SolvedRun(directory, metrics, np.array(rows))
 
 
-def equation_section(problem: EquationProblem, runs: list[SolvedRun], out: Path) -> Section:
+def equation_section(problem: CatalogueEntry, runs: list[SolvedRun], out: Path) -> Section:
     """Return all about one equation."""
     runs = sorted(runs, key=lambda run: (list(METHODS).index(run.method), run.metrics["seed"]))
     figures = [("convergence", "Error against processor seconds.", convergence(runs))]
@@ -72,7 +72,7 @@ def equation_section(problem: EquationProblem, runs: list[SolvedRun], out: Path)
     goal = "" if problem.goal is None else f" Goal: {problem.goal:.0e} in {problem.seconds:g} s."
     published = "" if problem.published in ("", "-") else f"Published: {problem.published}."
     kind = "relative error (L2)" if problem.relative else "root mean square error"
-    rows = [Row(_cells(run), {"data-run": run.directory.name}) for run in runs]
+    rows = [TableRow(_cells(run), {"data-run": run.directory.name}) for run in runs]
     scores = table(
         f"{kind}, on points that nobody trained on; s: processor seconds.",
         ["method", "seed", "best error", "at s", "last error", "s", "to the goal, s"],
@@ -125,7 +125,7 @@ def convergence(runs: list[SolvedRun]) -> Any:
     return figure
 
 
-def solution(problem: EquationProblem, run: SolvedRun) -> Any:
+def solution(problem: CatalogueEntry, run: SolvedRun) -> Any:
     """Two pictures side by side."""
     with open(run.directory / SOLUTION, "rb") as handle, np.load(handle) as file:
         arrays = {key: file[key] for key in file.files}

@@ -74,7 +74,7 @@ class LayerPass(Protocol):
         """Return the collected parts of the wanted parameters, by name, and the cotangent of the inputs."""
 
 
-class Layer(Protocol):
+class JetLayer(Protocol):
     """A layer."""
 
     @property
@@ -89,7 +89,7 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True)
-class LinearLayer:
+class LinearJetLayer:
     """The map X -> X V' + b, with the bias on the value alone."""
 
     names: tuple[str, ...]  # weight, and bias if there is one
@@ -157,11 +157,11 @@ class ActivationPass:
         return {}, pulled if self.before is None else pulled @ self.before.matrix
 
 
-def simple_layer(module: nn.Module, prefix: str) -> Layer | None:
+def simple_layer(module: nn.Module, prefix: str) -> JetLayer | None:
     """Return a linear layer, an activation or a periodic layer; None for any other module."""
     if type(module) is nn.Linear:
         names = ("weight",) if module.bias is None else ("weight", "bias")
-        return LinearLayer(tuple(prefix + name for name in names))
+        return LinearJetLayer(tuple(prefix + name for name in names))
     if type(module) is Periodic:
         return Activation(module.derivatives, before=module)
     derivatives = derivatives_of(module)

@@ -24,7 +24,7 @@ from torch import Tensor
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.minimize.row_model import RowModel
 from gnvpro.network.work import WorkMeter
-from gnvpro.pde.eliminate import Fit, eliminate, fit_at
+from gnvpro.pde.field_head import FieldFit, eliminate, fit_at
 from gnvpro.pde.system import Carried, System
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
@@ -37,7 +37,7 @@ class EquationPoint(ABC):
     system: System
     theta: Tensor  # and the unknown constants
     carried: Carried
-    fit: Fit | None  # None if something is not finite
+    fit: FieldFit | None  # None if something is not finite
     meter: WorkMeter
 
     @property
@@ -66,7 +66,7 @@ class EquationPoint(ABC):
         return self.fitted.W
 
     @property
-    def fitted(self) -> Fit:
+    def fitted(self) -> FieldFit:
         """The rows of a finite point."""
         assert self.fit is not None
         return self.fit

@@ -1,5 +1,0 @@
-"""`python -m gnvpro.cli`."""
-
-from gnvpro.cli import app
-
-app()
