@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gnvpro.cli import app
-from gnvpro.experiments import run as running
+from gnvpro.experiments import experiment_run as running
 from gnvpro.experiments.catalogue import EXPERIMENTS
 from small_experiments import make_small
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import gnvpro
 from gnvpro.data import cdr, data_directory
-from gnvpro.experiments import run as running
+from gnvpro.experiments import experiment_run as running
 from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
 from gnvpro.experiments.experiment_run import Order, run
 from gnvpro.experiments.metrics import scores

@@ -15,7 +15,7 @@ import gnvpro
 from equation_cases import ENDS, LINE, SQUARE, network
 from gnvpro import pde
 from gnvpro.minimize.row_model import RowModel
-from gnvpro.pde import eliminate as elimination
+from gnvpro.pde import field_head as elimination
 from gnvpro.pde.field_objective import EliminatedObjective
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.system import System
