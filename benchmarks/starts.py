@@ -19,11 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from gnvpro.experiments.run import initial
 
 import gnvpro
 from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
 from gnvpro.experiments.metrics import outputs, scores
-from gnvpro.experiments.run import initial
 from gnvpro.experiments.settings import Experiment, Loaded
 from gnvpro.methods import GaussNewton, GNvpro, LBFGSvpro, TorchOptimizer
 from gnvpro.solvers import Krylov

@@ -142,7 +142,7 @@ def test_the_command_line_inspects_a_saved_model_and_arrays(tmp_path: Path) -> N
     for words, said in (
         (["table.csv", "both.npz"], "table.csv is no file of torch; write it by torch.save"),
         (["model.pt", "table.csv", "y.npy"], "table.csv is no array of numbers; write it by numpy.save"),
-        (["none.pt", "both.npz"], "none.pt: No such file"),
+        (["none.pt", "both.npz"], "none.pt; check its name"),
     ):
         result = typer.CliRunner().invoke(app, ["inspect", *(str(tmp_path / name) for name in words)])
         assert result.exit_code == 1

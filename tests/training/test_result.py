@@ -136,6 +136,7 @@ def test_a_saved_model_has_its_card_beside_it(result, name, tmp_path):
 
 def test_a_plan_says_which_rules_chose_what() -> None:
     x = torch.linspace(-1, 1, 60, dtype=torch.float64)[:, None]
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     policy = Policy(batches=BatchPolicy(begin_from=50), solver=SolverPolicy(cheap_first=0.0))
     result = gnvpro.train(model, x, x**2, loss="least_squares", iterations=1, policy=policy)

@@ -11,8 +11,9 @@ none of them trained. The head of these features costs one factorisation. With p
     error  =  |e| / (p |u|)           over the points of the equation that has most of them
 
 The share p guards against errors that the sines cannot represent, such as those at a thin front: what they leave of r
-makes the estimate larger. If u is zero but its residuals are not, as for an eigenvalue problem that ended at its trivial
-solution, the error is infinite.
+makes the estimate larger. The error is infinite if u is zero but its residuals are not. It is infinite too if r is of the
+order of the data (the residual of u = 0) and e explains less than half of it: equations that contradict each other leave
+such an r.
 
 Legend: r -> residual, L -> Z, e -> error of the field, p -> explained.
 """
@@ -41,7 +42,8 @@ FEWEST, MOST = 500, 4000  # fresh points of an equation
 SEED = 900_000  # added to the run's seed, so that no point of the run is seen again
 RCOND = 1e-12
 OWN_ENDS = {Status.SETTLED, Status.CONVERGED, Status.STEP_TOO_SMALL}
-ORDER_OF_DATA = 0.1  # estimated error above which a run is not solved, however it ended
+ORDER_OF_DATA = 0.1  # estimated error above which a run is not solved, however it ended; residual over that of u = 0
+HALF = 0.5  # of a squared residual of the order of the data, at least this share is explained by an error of the field
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Correction:
     error: float  # sum of squares of the estimated error over some points
     size: float  # sum of squares of the field there
     explained: float  # share of the squared residual that the estimate explains
+    of_data: float = 0.0  # norm of the residual over that of u = 0
 
     @property
     def relative(self) -> float:
@@ -59,6 +62,8 @@ class Correction:
         if self.error == 0.0 and self.explained == 1.0:  # no residual
             return 0.0
         if self.size == 0.0 or not self.explained > 0.0:
+            return math.inf
+        if self.explained < HALF and self.of_data > ORDER_OF_DATA:
             return math.inf
         return math.sqrt(self.error / self.size) / self.explained
 
@@ -97,7 +102,9 @@ def correction(system: System, equations: Sequence[Equation], seed: int) -> Corr
     error = wider.features(where) @ dW[:, :-1].T + dW[:, -1]
     size = float(residual.square().sum())
     explained = 1.0 if size == 0.0 else 1.0 - float(left.square().sum()) / size
-    return Correction(wider, float(error.square().sum()), float(field(where).square().sum()), explained)
+    data = float(linearised.assemble(carried, x, torch.zeros_like(W)).residual.square().sum())
+    of_data = math.sqrt(size / data) if data > 0.0 else 0.0
+    return Correction(wider, float(error.square().sum()), float(field(where).square().sum()), explained, of_data)
 
 
 def verdict(status: Status, error: float, tolerance: float) -> Status:
