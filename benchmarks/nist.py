@@ -307,15 +307,14 @@ NOTES = """
 
 - **Lanczos1** has residuals of 1e-13 from values of order one, so float64 knows them to two or three digits: the sum
   of squares and the standard deviations cannot have more. The parameters have ten digits. The fit's notes say this.
-- **MGH09 and MGH17 from start 1**: the search from the start itself ends where the parameters are not determined, and
-  the fit knows that. It then draws starts around the given one (ten draws here) and reports so in its notes; this is
-  why these two rows take longer.
+- **MGH09 from start 1**: the search from the start itself ends where the data do not determine the parameters. The fit
+  detects this, searches from ten starts drawn around the given one, and says so in its notes. This row takes longer
+  for this reason.
 - **Roszman1** has the coefficient of the arctangent fixed at -1, **Chwirut1** and **Chwirut2** their single one at 1;
   **Nelson** is a fit to log y, as NIST states the model.
 - **Eckerle4**: the signs of b1 and b2 may change together without changing the curve; the positive pair is compared.
-- Ours take longer than MINPACK on the easy problems: an iteration costs about one millisecond of calls into torch,
-  and `solved` is checked by differences of the gradient. SciPy's iterations on a few dozen samples cost a tenth of
-  that.
+- `curves.fit` takes longer than MINPACK on the easy problems. Each iteration makes dozens of small calls into torch and
+  NumPy, and the check of `solved` costs a few gradients more.
 """
 
 

@@ -73,7 +73,8 @@ def check_number(name: str, value: object, least: float, strict: bool = False) -
         raise TypeError(f"{name} must be a number, got {value!r}")
     number = float(value)
     if not math.isfinite(number) or number < least or (strict and number == least):
-        raise ValueError(f"{name} must be {'above' if strict else 'at least'} {least:g} and finite, got {value!r}")
+        limit = f"{'above' if strict else 'at least'} {least:g} and " if least > -math.inf else ""
+        raise ValueError(f"{name} must be {limit}finite, got {value!r}")
     return number
 
 

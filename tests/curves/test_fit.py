@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -201,6 +204,28 @@ def test_huber_ignores_outliers_and_has_no_gradient_at_the_end():
     J = np.stack([-x * Z[:, 0] * robust.coefficients[0], -x * Z[:, 1] * robust.coefficients[1]], 1)
     gradient = np.concatenate([Z, J], 1).T @ psi
     assert (np.abs(gradient) < 1e-5 * (np.abs(np.concatenate([Z, J], 1)).T @ np.abs(psi))).all()
+
+
+def test_huber_is_not_led_away_by_an_outlier_that_one_column_could_fit():
+    x = torch.linspace(0.0, 5.0, 200, dtype=torch.float64)
+    y = 2.0 * torch.exp(-0.4 * x) + torch.exp(-3.0 * x) + 0.3 + 0.01 * noise(200)
+    y[::17] += 3.0  # least squares fits the first by a decay within one sample
+    plain, robust = (curves.fit(decays, x, y, start=START, loss=loss) for loss in ("least_squares", "huber"))
+    assert plain.parameters["k2"] > 10.0
+    assert robust.solved
+    for name, true in {"k1": 0.4, "k2": 3.0}.items():
+        assert abs(robust.parameters[name] - true) < 3 * robust.standard_errors[name]
+
+
+@pytest.mark.slow
+def test_the_first_fit_does_not_wait_for_large_libraries():
+    code = (
+        "import sys, torch; from gnvpro import curves; x = torch.linspace(0, 4, 30, dtype=torch.float64)\n"
+        "f = curves.fit(lambda x, k: [torch.exp(-k * x), 1.0], x, torch.exp(-x), start={'k': 0.7}); f.interval('k')\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"sympy", "scipy.stats", "pandas", "matplotlib"} & set(done.stdout.split())
 
 
 def test_several_starts_find_what_one_does_not():

@@ -119,8 +119,9 @@ class Evaluated:
         leaves, columns = self.graph
         J = np.zeros((len(columns), len(leaves)))
         if columns.requires_grad:
-            seed = torch.from_numpy(np.array(cotangent))
-            for k, g in enumerate(torch.autograd.grad(columns, leaves, seed, retain_graph=True, allow_unused=True)):
+            with torch.enable_grad():  # one number: PyTorch imports SymPy (1.5 s) to check the shape of a cotangent
+                total = torch.dot(columns.reshape(-1), torch.from_numpy(np.array(cotangent).reshape(-1)))
+            for k, g in enumerate(torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)):
                 if g is not None:
                     J[:, k] = g.numpy()
         return J

@@ -279,9 +279,37 @@ class _Problem:
     def _reweighted(
         self, objective: CurveObjective, found: SearchEnd, pieces: list[Piece], theta: Mapping[str, float]
     ) -> tuple[CurveObjective, SearchEnd, Huber, Array]:
+        """Reweight from the plain fit, which outliers may have led far away, and from the start; return the better end."""
+        start = objective.at(objective.parameters.inner(theta))
+        ends = [
+            self._repeated(objective, found, coefficients(pieces, self.data.Y.shape[1]), theta),
+            self._repeated(objective, replace(found, point=start, on_bounds={}), self._robust(start.Z), theta),
+        ]
+        least = Huber(min(huber.delta for _, _, huber, _ in ends))
+
+        def worse(end: tuple[CurveObjective, SearchEnd, Huber, Array]) -> tuple[bool, float]:
+            _, found, _, weights = end
+            W = coefficients(self._pieces(found.point.Z, weights), self.data.Y.shape[1])
+            return not found.solved, least.loss(self._residual(found.point.Z, W)[self._counted()])
+
+        return min(ends, key=worse)
+
+    def _robust(self, Z: Array) -> Array:
+        """Coefficients for fixed columns, by a few reweightings."""
+        weights, given = self.data.weights, self.data.weights
+        for _ in range(RESTARTED):
+            residual = self._residual(Z, coefficients(self._pieces(Z, weights), self.data.Y.shape[1]))
+            v = Huber.of(residual, self._counted()).weights(residual)
+            if not v.any():
+                break
+            weights = v if given is None else given * v
+        return coefficients(self._pieces(Z, weights), self.data.Y.shape[1])
+
+    def _repeated(
+        self, objective: CurveObjective, found: SearchEnd, W: Array, theta: Mapping[str, float]
+    ) -> tuple[CurveObjective, SearchEnd, Huber, Array]:
         """Least squares again and again, until the weights repeat themselves."""
         counted, given = self._counted(), self.data.weights
-        W = coefficients(pieces, self.data.Y.shape[1])
         last = np.zeros_like(self.data.Y)
         huber = Huber(math.inf)
         for i in range(REWEIGHTINGS):
@@ -298,7 +326,7 @@ class _Problem:
             if i < RESTARTED:  # outliers may have led the first fit far away
                 other = search(current.at(current.parameters.inner(theta)))
                 again = min((again, other), key=lambda each: (not each.solved, each.point.rss))
-            found = replace(again, on_bounds=found.on_bounds)
+            found = replace(again, on_bounds={**found.on_bounds, **again.on_bounds})
             W = coefficients(self._pieces(found.point.Z, weights), self.data.Y.shape[1])
         else:
             reason = f"the weights of Huber's loss still change by {change:.1e} after {REWEIGHTINGS} reweightings"

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from gnvpro.arguments import check_number
 from gnvpro.curves.algebra import Array
@@ -146,9 +146,7 @@ class Fit:
             raise ValueError(f"level must be below 1; got {level!r}")
         if self.dof == 0 and not self.noise_known:
             raise ValueError("there are as many unknowns as values, so the noise is unknown; pass noise= to curves.fit")
-        quantile = float(
-            stats.norm.ppf((1 + level) / 2) if self.noise_known else stats.t.ppf((1 + level) / 2, self.dof)
-        )
+        quantile = float(ndtri((1 + level) / 2) if self.noise_known else stdtrit(self.dof, (1 + level) / 2))
         point = self._found.point
         objective, variance = point.objective, self._uncertainty.variance
         if name in objective.parameters.free:
@@ -183,7 +181,9 @@ class Fit:
         at = as_tensor("x", x)
         if at.ndim != self._data.x.ndim or at.shape[1:] != self._data.x.shape[1:]:
             raise ValueError(
-                f"x must have shape (n, {', '.join(map(str, self._data.x.shape[1:]))}) as in the fit; got {tuple(at.shape)}"
+                f"x must have shape {('n', *self._data.x.shape[1:])} as in the fit; got {tuple(at.shape)}".replace(
+                    "'", ""
+                )
             )
         point = self._found.point
         columns = point.objective.basis.on(at).at(point.values)
@@ -226,13 +226,15 @@ class Fit:
         if not objective.asked.nonnegative:
             return ""
         zero = int((self._W == 0).sum()) - sum(v == 0 for v in objective.asked.fixed.values()) * self._W.shape[1]
-        return f"{zero} coefficients are held at zero by nonnegative=True" if zero else ""
+        verb = "coefficient is" if zero == 1 else "coefficients are"
+        return f"{zero} {verb} held at zero by nonnegative=True" if zero else ""
 
     def summary(self) -> Summary:
         """Values, errors and how the fit went: text on the terminal, a table in a notebook."""
+        curves = "1 curve" if self._W.shape[1] == 1 else f"{self._W.shape[1]} curves"
         facts = {
             "ended": str(self.status) + ("" if self.solved else " Not solved."),
-            "data": f"{self._data.n_observed} values in {self._W.shape[1]} curves, {self.dof} degrees of freedom",
+            "data": f"{self._data.n_observed} values in {curves}, {self.dof} degrees of freedom",
             "residual": f"sum of squares {self.rss:.8g}, standard deviation {self.residual_deviation:.4g}",
             "starts": f"{self.starts.in_best} of {self.starts.count} ended in the best",
             **{f"note {i + 1}": note for i, note in enumerate(self.notes)},

@@ -42,6 +42,11 @@ class Huber:
         """v."""
         return np.minimum(self.delta / np.maximum(abs(residual), 1e-300), 1.0)
 
+    def loss(self, residual: Array) -> float:
+        """The sum of rho."""
+        inside = np.minimum(abs(residual), self.delta)
+        return float(np.sum(inside * (abs(residual) - 0.5 * inside)))
+
     def variance(self, residual: Array, counted: Array, dof: int) -> float:
         """s^2."""
         r = residual[counted]

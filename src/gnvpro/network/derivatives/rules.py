@@ -136,7 +136,7 @@ def _differentiated(module: nn.Module, params: Mapping[str, Tensor], inputs: Ten
     with torch.enable_grad():
         x = inputs.detach().requires_grad_()
         y = module(x.clone())  # some activations work in place
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
+        (slope,) = torch.autograd.grad(y.sum(), x)
     return y.detach(), Pointwise(slope)
 
 
