@@ -228,6 +228,15 @@ def test_the_first_fit_does_not_wait_for_large_libraries():
     assert not {"sympy", "scipy.stats", "pandas", "matplotlib"} & set(done.stdout.split())
 
 
+def test_exact_data_have_no_errors_and_nothing_is_called_fixed():
+    exact = curves.fit(lambda x, k: [torch.exp(-k * x), 1.0], X, torch.exp(-X), start={"k": 0.7})
+    assert exact.rss < 1e-30
+    assert exact.interval("k") == pytest.approx((1.0, 1.0))
+    assert "fixed" not in str(exact.summary())
+    held = curves.fit(decays, X, ONE, start={"k1": 0.3}, fixed={"k2": 3.0, "c0": 2.0})
+    assert str(held.summary()).count("fixed") == 2
+
+
 def test_several_starts_find_what_one_does_not():
     y = torch.sin(7.0 * X) + 0.05 * noise(80)
 

@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from gnvpro import curves
+from gnvpro.curves.profile import profile_interval
 
 X = torch.linspace(0.0, 4.0, 40, dtype=torch.float64)
 
@@ -110,3 +111,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
         inside_band = abs(at_two[0] - math.exp(-1.0) - 0.2) <= stats.t.ppf(0.975, fit.dof) * std[0]
         covered += [abs(fit.parameters["k"] - 0.5) <= half[0], low <= 0.5 <= high, inside_band]
     assert ((covered / draws >= 0.93) & (covered / draws <= 0.97)).all(), covered
+
+
+def test_an_interval_of_exact_data_is_a_point():
+    assert profile_interval(lambda t: (t - 2.0) ** 2, 2.0, 0.0, 0.0, 1.96, (-math.inf, math.inf)) == (2.0, 2.0)

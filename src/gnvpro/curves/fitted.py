@@ -240,13 +240,19 @@ class Fit:
             **{f"note {i + 1}": note for i, note in enumerate(self.notes)},
         }
         rows = [["", "value", "std. error", "relative"]]
-        rows += [_row(name, value, self.standard_errors[name]) for name, value in self.parameters.items()]
+        fixed = {
+            *self._found.point.objective.parameters.fixed,
+            *(f"c{j}" for j in self._found.point.objective.asked.fixed),
+        }
+        rows += [
+            _row(name, value, self.standard_errors[name], name in fixed) for name, value in self.parameters.items()
+        ]
         m, K = self._W.shape
         W, errors = self._W.reshape(m, K), np.reshape(self.coefficient_errors, (m, K))
         names = self.names[len(self.parameters) : len(self.parameters) + m * min(K, MOST_IN_SUMMARY)]
         for i, name in enumerate(names):
             k, j = divmod(i, m)
-            rows.append(_row(name, float(W[j, k]), float(errors[j, k])))
+            rows.append(_row(name, float(W[j, k]), float(errors[j, k]), f"c{j}" in fixed))
         if K > MOST_IN_SUMMARY:
             facts["coefficients"] = f"of the first {MOST_IN_SUMMARY} of {K} curves"
         return Summary.of(facts, rows)
@@ -285,6 +291,6 @@ class Fit:
         return self.summary()._repr_html_()
 
 
-def _row(name: str, value: float, error: float) -> list[str]:
+def _row(name: str, value: float, error: float, fixed: bool) -> list[str]:
     relative = f"{abs(error / value):.1%}" if value and math.isfinite(error) and error else ""
-    return [name, f"{value:.6g}", "fixed" if error == 0 else f"{error:.2g}", relative]
+    return [name, f"{value:.6g}", "fixed" if fixed and not error > 0 else f"{error:.2g}", relative]

@@ -32,7 +32,9 @@ def profile_interval(
     quantile: float,
     limits: tuple[float, float],
 ) -> tuple[float, float]:
-    """Both ends, given S as a function of the value held."""
+    """Both ends, given S as a function of the value held; the best value itself if the data are exact."""
+    if variance == 0:
+        return best, best
     least = rss(best)
 
     def beyond(t: float) -> float:
