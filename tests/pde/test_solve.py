@@ -97,7 +97,7 @@ def test_newton_in_the_head_converges_quadratically(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(elimination, "ENOUGH", 0.0)
     errors = []
     for steps in range(7):
-        monkeypatch.setattr(elimination, "MOST_STEPS", steps)
+        monkeypatch.setattr(elimination, "MOST_TRIALS", steps)
         at = system.x()
         fit = elimination.eliminate(system, system.carry(at), at, truth + 0.3, 0.0)
         assert fit is not None

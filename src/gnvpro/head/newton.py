@@ -35,8 +35,8 @@ from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi, krylov_model
-from gnvpro.minimize.line_model import LineModel, SearchRule
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import TrustRegion, minimize
 from gnvpro.problem.misfit import Misfit
@@ -288,8 +288,7 @@ class Newton(ForAnyLoss):
         if plain.entries > self.small_head:
             return self._precondition(plain, point, factor, converged, iterations)
         directions = NewtonDirections(factor)
-        region = TrustRegion(plain, directions, point, rule=SearchRule())
-        return *minimize(region, converged, iterations), directions.factor
+        return *damped_newton(plain, point, directions, converged, iterations), directions.factor
 
     def _precondition(
         self,
@@ -346,13 +345,13 @@ class NewtonDirections:
     factor: Tensor | None  # factor of a nearby Hessian
     before: float = math.inf  # norm of the gradient before the last step
 
-    def __call__(self, point: HeadPoint) -> LineModel:
+    def __call__(self, point: HeadPoint) -> Tensor:
         """Return the step from the point that the last step reached."""
         norm = point.gradient_norm
         if self.factor is None or norm > KEEP_BELOW * self.before:
             self.factor, _ = damped_cholesky(point.objective.hessian_matrix(point.outputs))
-        self.before, gradient = norm, point.gradient()
-        return LineModel(gradient, -torch.cholesky_solve(gradient[:, None], self.factor)[:, 0], len(gradient))
+        self.before = norm
+        return -torch.cholesky_solve(point.gradient()[:, None], self.factor)
 
 
 def gradient_tolerance(first: float, zero: float, atol: float, rtol: float) -> float:

@@ -41,6 +41,7 @@ from gnvpro.linalg.conjugate_gradients import Map, conjugate_gradients
 from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import rowwise
+from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.minimize.status import Status
 from gnvpro.problem.misfit import Misfit
 
@@ -50,7 +51,6 @@ LEAST_HALF = 0.05  # the same for bfloat16
 COARSE = 1e-4  # gradient, relative to that at W = 0, down to which single precision suffices for everything
 SINGLE_EPSILON = 1e-5  # relative error of a value in single precision, for large outputs
 LOOSEST = 0.5  # relative residual of a Newton step: far from the minimum a more accurate step would be cut anyway
-HALVINGS = 40
 FALL = 10.0  # factor by which the penalty falls from one problem to the next, starting at W = 0
 MOST_PENALTIES = 6  # limit for these problems: the sequence must end even without a penalty
 ENOUGH = 0.3  # gradient at which these problems end, relative to their start
@@ -112,19 +112,20 @@ class NewtonCG(ForAnyLoss):
 
 
 def descend(
-    point: HeadPoint, direction: Callable[[HeadPoint, float], Tensor], rtol: float, tolerance: float, most: int
+    first: HeadPoint, solve: Callable[[HeadPoint, float], Tensor], rtol: float, tolerance: float, trials: int
 ) -> tuple[HeadPoint, Status, int]:
-    """Run Newton's method from a point; `direction` computes steps to a relative residual, `rtol` is for the first."""
-    for done in range(most):
+    """Run Newton's method from a point; `solve` computes steps to a relative residual, `rtol` is for the first."""
+    before: float | None = None
+
+    def direction(point: HeadPoint) -> Tensor:
+        nonlocal before
         norm = point.gradient_norm
-        if norm <= tolerance:
-            return point, Status.CONVERGED, done
-        trial = _further(point, direction(point, max(rtol, 0.3 * tolerance / norm)))
-        if trial is None:
-            return point, Status.STEP_TOO_SMALL, done + 1
         # demand as many digits as the last step gained, but not more than the tolerance needs
-        point, rtol = trial, LOOSEST * min(1.0, trial.gradient_norm / norm)
-    return point, Status.CONVERGED if point.gradient_norm <= tolerance else Status.ITERATIONS_SPENT, most
+        digits = rtol if before is None else LOOSEST * min(1.0, norm / before)
+        before = norm
+        return solve(point, max(digits, 0.3 * tolerance / norm))
+
+    return damped_newton(first.objective, first, direction, lambda p: p.gradient_norm <= tolerance, trials)
 
 
 def unshifted(objective: HeadObjective, start: WarmStart) -> WarmStart:
@@ -132,18 +133,6 @@ def unshifted(objective: HeadObjective, start: WarmStart) -> WarmStart:
     centred = start.W - start.W.mean(0)
     better = objective.at_W(centred).value <= objective.at_W(start.W).value
     return replace(start, W=centred) if better else start
-
-
-def _further(point: HeadPoint, step: Tensor) -> HeadPoint | None:
-    """Return a point along the step that lowers the objective enough, or to rounding; None if there is none."""
-    slope, length = float((point.gradient_W * step).sum()), 1.0
-    noise = point.objective.epsilon * abs(point.value)
-    for _ in range(HALVINGS):
-        trial = point.objective.at_W(point.W + length * step)
-        if trial.value <= point.value + 1e-4 * length * slope + noise:
-            return trial
-        length /= 2
-    return None
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnvpro.linalg.operators import LinearOperator
 from gnvpro.linalg.secular import Array, within_radius
 from gnvpro.minimize.step_rules import Step
 from gnvpro.minimize.trust_region import Point
@@ -187,7 +188,14 @@ class KrylovModel:
         return Step(d_x, float(np.linalg.norm(z)), float(predicted), damping)
 
 
-def krylov_model(point: Point, max_rank: int, rtol: float, damped: str = "model") -> KrylovModel:
+class CurvedPoint(Point, Protocol):
+    """A point that knows products with its curvature."""
+
+    def curvature(self) -> LinearOperator:
+        """A symmetric positive semi-definite model of its Hessian."""
+
+
+def krylov_model(point: CurvedPoint, max_rank: int, rtol: float, damped: str = "model") -> KrylovModel:
     """Build the local model at a point from the curvature there, with two passes through the network per dimension."""
     gradient = point.gradient()
     return KrylovModel(gradient, arnoldi(point.curvature().mv, -gradient, max_rank, rtol), damped)

@@ -25,7 +25,6 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from gnvpro.linalg.operators import LinearOperator
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule, radius_of
 
@@ -43,9 +42,6 @@ class Point(Protocol):
 
     def gradient(self) -> Tensor:
         """Its gradient."""
-
-    def curvature(self) -> LinearOperator:
-        """A symmetric positive semi-definite model of its Hessian."""
 
     def free(self) -> None:
         """Free the memory of what derivatives are computed from; asked for again, they must compute it again."""

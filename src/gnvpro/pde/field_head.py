@@ -7,8 +7,8 @@ The penalty adds rows to the same least-squares problem, factorised by QR:
 If all equations are linear, one step from W = 0 is the solution, and a second with the same factors removes rounding
 errors. Otherwise the first step solves Newton's linearisation around the field of the last accepted point (Dong,
 Yang 2022). It uses the field's values and derivatives, not its head: W is large, and combined with slightly changed
-features the same head gives a very different field. Gauss-Newton steps in W follow, each halved until it reduces the
-sum of squares. They end when the predicted reduction is a small fraction of the objective.
+features the same head gives a very different field. Gauss-Newton steps in W follow, by `damped_newton`.
+They end when the predicted reduction is a small fraction of the objective.
 
 The residuals as a function of x, with the head following, have the Jacobian
 
@@ -20,17 +20,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gnvpro.linalg.triangular import solve_triangular
+from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.pde.equation import Values
 from gnvpro.pde.system import Assembled, Carried, System
 
 ENOUGH = 1e-3  # relative predicted reduction of a step in W below which the head counts as eliminated
-MOST_STEPS = 8
-HALVINGS = 6
+MOST_TRIALS = 16
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,23 @@ class FieldFit:
         return torch.cat([self.assembled.residual, self.factored.root * self.W.reshape(-1)])
 
     @property
+    def x(self) -> Tensor:
+        """W as a vector, which the search moves."""
+        return self.W.reshape(-1)
+
+    def gradient(self) -> Tensor:
+        """The gradient of Phi in W."""
+        return self.assembled.Z.T @ self.assembled.residual + self.factored.root**2 * self.x
+
+    def free(self) -> None:
+        """Do nothing: a fit holds what the next step needs."""
+
+    @cached_property
+    def newton(self) -> tuple[Tensor, float]:
+        """The Gauss-Newton step in W and its predicted reduction."""
+        return self.factored.step(self.residual)
+
+    @property
     def Q(self) -> Tensor:
         """Orthonormal basis of the range of the head."""
         return self.factored.factors[0]
@@ -96,30 +114,40 @@ def eliminate(
         W = _solution(Z, rest, start, penalty)
     if W is None:
         return None
-    for steps in range(MOST_STEPS + 1):
-        fit = fit_at(system, carried, x, W, penalty)
-        if fit is None:
-            return None
-        dW, promised = fit.factored.step(fit.residual)
-        if promised <= ENOUGH * fit.value or steps == MOST_STEPS:
-            return fit
-        for halving in range(HALVINGS):
-            trial = W + 0.5**halving * dW.view_as(W)
-            rows = system.residual(carried, x, trial)
-            if 0.5 * (float(rows @ rows) + penalty * float(trial.square().sum())) < fit.value:
-                break
-        else:
-            return fit
-        W = trial
-    raise AssertionError("the last step returns")
+    first = fit_at(system, carried, x, W, penalty)
+    if first is None:
+        return None
+    objective = FieldHead(system, carried, x, W, penalty)
+    return damped_newton(objective, first, lambda fit: fit.newton[0], is_eliminated, MOST_TRIALS)[0]
+
+
+def is_eliminated(fit: FieldFit) -> bool:
+    """Return whether another step would hardly reduce the objective."""
+    return fit.newton[1] <= ENOUGH * fit.value
+
+
+@dataclass(frozen=True)
+class FieldHead:
+    """Phi as a function of W, at some x."""
+
+    system: System
+    carried: Carried
+    x: Tensor
+    like: Tensor  # of the shape of W
+    penalty: float
+    epsilon: ClassVar[float] = 10 * torch.finfo(torch.float64).eps
+
+    def at(self, x: Tensor, near: FieldFit | None) -> FieldFit:
+        """Return the rows at a head; `near` is not needed."""
+        W = x.view_as(self.like)
+        assembled = self.system.assemble(self.carried, self.x, W)
+        return FieldFit(W, assembled, Factored(assembled.Z, math.sqrt(self.penalty)))
 
 
 def fit_at(system: System, carried: Carried, x: Tensor, W: Tensor, penalty: float) -> FieldFit | None:
     """Return the rows at a given head."""
-    assembled = system.assemble(carried, x, W)
-    if not _finite(assembled.Z, assembled.residual):
-        return None
-    return FieldFit(W, assembled, Factored(assembled.Z, math.sqrt(penalty)))
+    fit = FieldHead(system, carried, x, W, penalty).at(W, None)
+    return fit if _finite(fit.assembled.Z, fit.assembled.residual) else None
 
 
 def _linear(system: System, carried: Carried, x: Tensor, like: Tensor, penalty: float) -> FieldFit | None:

@@ -38,18 +38,19 @@ Legend: a2 -> head_penalty, rho -> proximal, W_near -> memory.W, W_b -> BatchFit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnvpro.arguments import check_count, check_number
 from gnvpro.head.least_squares import LeastSquares
+from gnvpro.head.newton import HeadPoint
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.conjugate_gradients import conjugate_gradients
+from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.state import State
@@ -71,9 +72,7 @@ METRIC_AFTER, METRIC_NEW = 8, 0.1  # batches between two updates of H, and the s
 METRIC_RIDGE = 0.1  # rho over the mean diagonal of H
 RUNNING = 0.05  # share of each batch in the running head of least squares
 MAX_PRODUCTS = 60  # largest number of products for one system
-HALVINGS = 30  # largest number of halvings of a step that does not lower the objective
 SMALLEST = 1e-13  # gradient that counts as zero
-ROUNDING = 1e-14  # relative rounding error of a value
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,6 @@ class HeadMemory(State):
     def reading(self) -> Tensor:
         """Return the head to predict with before all samples have been used."""
         return self.W if self.running is None else self.running
-
-    def state(self) -> dict[str, Any]:
-        """Return the memory as plain data for a checkpoint."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,7 @@ class BatchHead:
         freedom: for "auto": directions that the head may follow, as a share of the samples in the batch (for least
             squares: for each output). Default: 0.2, and 0.05 for least squares.
         rtol: Newton's method ends when the gradient has fallen by this factor. Default: 0.1.
-        steps: largest number of Newton steps. Default: 8. Least squares is solved directly and raises for both.
+        steps: largest number of Newton steps that are tried. Default: 8. Least squares is solved directly and raises for both.
         metric: "plain" or "running". Default: plain for least squares and if one of the above is given, else running,
             which takes none of them.
         gain: for the running metric, the part of a Newton step that the head takes on each batch. Default: such that
@@ -184,7 +179,7 @@ class BatchHead:
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, memory: HeadMemory, share: float = 1.0) -> BatchFit:
         """Eliminate the head on one batch; `share` scales the freedom of "auto"."""
-        inner = Proximal(Z, misfit, head_penalty, memory.proximal, memory.W)
+        inner = Proximal(Z, misfit, head_penalty, proximal=memory.proximal, W_near=memory.W)
         if self.follows(misfit):
             return self._follow(replace(inner, proximal=0.0), memory)
         return (self._least_squares if misfit.identity_hessian else self._newton)(inner, memory, share)
@@ -224,40 +219,34 @@ class BatchHead:
 
     def _newton(self, inner: Proximal, memory: HeadMemory, share: float) -> BatchFit:
         """Take Newton steps from the remembered head, each by conjugate gradients."""
-        W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
-        value, gradient = inner.value(W, outputs), inner.gradient(W, outputs)
+        first = inner.at_W(memory.W)
         blocks, age, proximal = memory.factor, memory.age + 1, memory.proximal
         if blocks is None or age > RENEW_AFTER:
-            blocks, age = inner.blocks(outputs), 0
+            blocks, age = inner.blocks(first.outputs), 0
             proximal = self._adapted(blocks, inner, share)
-        first = norm = float(torch.linalg.vector_norm(gradient))
-        most, accuracy, taken = self.steps or STEPS, self.rtol or RTOL, 0
-        while taken < most and norm > max(accuracy * first, SMALLEST):
+        accuracy, precondition = self.rtol or RTOL, block_solver(blocks)
+        enough = accuracy * first.gradient_norm
+
+        def direction(point: HeadPoint) -> Tensor:
             # A system's residual need not be smaller than the next gradient, to which curvature contributes.
-            rtol = max(min(0.3, norm), 0.5 * accuracy * first / norm)
-            step = conjugate_gradients(inner.hessian(outputs), -gradient, block_solver(blocks), rtol, MAX_PRODUCTS)
-            slope, length = float((gradient * step).sum()), 1.0
-            for _ in range(HALVINGS):
-                trial = W + length * step
-                trial_outputs = matmul_small(inner.Z, trial.T)
-                trial_value = inner.value(trial, trial_outputs)
-                if trial_value <= value + 1e-4 * length * slope + ROUNDING * abs(value):
-                    break
-                length /= 2
-            else:
-                break
-            W, outputs, value = trial, trial_outputs, trial_value
-            gradient = inner.gradient(W, outputs)
-            norm, taken = float(torch.linalg.vector_norm(gradient)), taken + 1
-        kept = replace(self._following(memory, W), proximal=proximal, factor=blocks, age=age)
-        return BatchFit(W, outputs, inner, taken, kept)
+            norm = point.gradient_norm
+            rtol = max(min(0.3, norm), 0.5 * enough / norm)
+            return conjugate_gradients(
+                inner.hessian(point.outputs), -point.gradient_W, precondition, rtol, MAX_PRODUCTS
+            )
+
+        found, _, taken = damped_newton(
+            inner, first, direction, lambda point: point.gradient_norm <= max(enough, SMALLEST), self.steps or STEPS
+        )
+        kept = replace(self._following(memory, found.W), proximal=proximal, factor=blocks, age=age)
+        return BatchFit(found.W, found.outputs, inner, taken, kept)
 
     # -- the running metric
 
     def _follow(self, inner: Proximal, memory: HeadMemory) -> BatchFit:
         """Compute the gradient at the remembered head, which then takes a part of a Newton step."""
-        W, outputs = memory.W, matmul_small(inner.Z, memory.W.T)
-        gradient, value = inner.gradient(W, outputs), inner.value(W, outputs)
+        point = inner.at_W(memory.W)
+        W, outputs, gradient, value = point.W, point.outputs, point.gradient_W, point.value
         memory = self._with_metric(inner, outputs, memory)
         assert memory.inverse is not None
         step = torch.bmm(memory.inverse, gradient[:, :, None])[:, :, 0]

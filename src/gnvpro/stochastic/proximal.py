@@ -8,26 +8,23 @@ Legend: a2 -> head_penalty, rho -> proximal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from gnvpro.head.newton import HeadObjective, HeadPoint
 from gnvpro.linalg.cholesky import damped_cholesky
-from gnvpro.linalg.columns import matmul_small, weighted_squares
-from gnvpro.problem.misfit import Misfit
+from gnvpro.linalg.columns import weighted_squares
 from gnvpro.problem.penalties import ridge
 
 
 @dataclass(frozen=True)
-class Proximal:
+class Proximal(HeadObjective):
     """The function misfit(Z W') + a2/2 |W|^2 + rho/2 |W - W_near|^2."""
 
-    Z: Tensor
-    misfit: Misfit
-    head_penalty: float
-    proximal: float
-    W_near: Tensor
+    proximal: float = 0.0
+    W_near: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     @property
     def ridge(self) -> float:
@@ -44,15 +41,18 @@ class Proximal:
         away = 0.5 * self.proximal * float((W - self.W_near).square().sum()) if self.proximal else 0.0
         return self.misfit.value(outputs) + ridge(self.head_penalty, W) + away
 
-    def gradient(self, W: Tensor, outputs: Tensor) -> Tensor:
-        """Return the derivative in W."""
-        G = self.misfit.over.inner(self.misfit.gradient(outputs), self.Z) + self.head_penalty * W
-        return G + self.proximal * (W - self.W_near) if self.proximal else G
+    def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
+        """Evaluate the objective; `near` is not needed."""
+        point = super().at(x, near)
+        if not self.proximal:
+            return point
+        away = point.W - self.W_near
+        value = point.value + 0.5 * self.proximal * float(away.square().sum())
+        return replace(point, value=value, gradient_W=point.gradient_W + self.proximal * away)
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the second derivative as a map of dW."""
-        apply, inner = self.misfit.hessian(outputs), self.misfit.over.inner
-        return lambda dW: inner(apply(matmul_small(self.Z, dW.T)), self.Z) + self.ridge * dW
+        return HeadObjective(self.Z, self.misfit, self.ridge).hessian(outputs)
 
     def hessian_blocks(self, outputs: Tensor) -> Tensor:
         """Return the diagonal blocks of the misfit's Hessian, one for each row of W."""

@@ -46,6 +46,7 @@ from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch
+from gnvpro.state import loaded, saved
 from gnvpro.stochastic.batch_features import Envelope, as_batch, features_of, named_head
 from gnvpro.stochastic.batch_head import BatchHead, HeadMemory
 
@@ -274,7 +275,7 @@ class ReducedLoss:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`; save it with those of the model and the optimiser."""
-        return {"memory": None if self._memory is None else self._memory.state()}
+        return {"memory": saved(self._memory)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another loss."""
@@ -288,7 +289,10 @@ class ReducedLoss:
             raise ValueError(f"state has a head of shape {tuple(memory['W'].shape)}, the model one of {shape}")
         device = own.weight.device
         here: dict[str, Any] = {key: v.to(device) if isinstance(v, Tensor) else v for key, v in memory.items()}
-        self._memory = HeadMemory(**here)
+        restored = loaded(here)
+        if not isinstance(restored, HeadMemory):
+            raise ValueError("state must be what `state_dict` of a ReducedLoss returned")
+        self._memory = restored
 
     def __repr__(self) -> str:
         return (
