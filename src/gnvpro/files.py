@@ -6,11 +6,12 @@ kill or a full disk at any moment leaves the old file, or none, and never a part
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,18 @@ from typing import Any, BinaryIO
 # of every run that the command line writes; the metrics come last, so that a directory which has them is whole
 CONFIG, HISTORY, MODEL, METRICS = "config.json", "history.csv", "model.safetensors", "metrics.json"
 MAX_CONFIG_BYTES = 10_000_000
+
+
+def content_hash(parts: Iterable[str | bytes | memoryview]) -> str:
+    """Return the SHA-256 of these parts, one after the other, in hexadecimal digits.
+
+    >>> content_hash(["a", b"b"])[:8]
+    'fb8e20fc'
+    """
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part.encode() if isinstance(part, str) else part)
+    return total.hexdigest()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ damaged or edited file is refused instead of giving other predictions.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.extras import need
-from gnvpro.files import replacing
+from gnvpro.files import content_hash, replacing
 
 DESCRIPTION, CHECKSUM = "gnvpro", "sha256"  # keys of the header
 
@@ -59,9 +58,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     """SHA-256 of the description and of every tensor's name, type, shape and bytes."""
-    digest = hashlib.sha256(text.encode())
+    parts: list[str | memoryview] = [text]
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        parts += [f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0", bytes_of(tensor)]
+    return content_hash(parts)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor's entries, in order."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.stride(0) != 1:  # a single number that was expanded counts as contiguous for any stride
+        flat = flat.new_empty(flat.shape).copy_(flat)
+    return flat.view(torch.uint8).numpy().data

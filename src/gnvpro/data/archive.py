@@ -7,7 +7,6 @@ it again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import zipfile
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gnvpro.files import replacing
+from gnvpro.files import content_hash, replacing
 
 Array = NDArray[np.float64]
 
@@ -45,7 +44,7 @@ class Recipe:
 
     def stamp(self, inputs: Array) -> str:
         """Return one line that differs whenever the set would."""
-        return json.dumps({**asdict(self), "inputs": hashlib.sha256(inputs.tobytes()).hexdigest()}, sort_keys=True)
+        return json.dumps({**asdict(self), "inputs": content_hash([inputs.tobytes()])}, sort_keys=True)
 
 
 @contextmanager
@@ -90,8 +89,7 @@ def read(path: Path, stamp: str | None = None) -> tuple[Array, Array]:
 
 
 def _checksum(stamp: str, inputs: Array, targets: Array) -> str:
-    digest = hashlib.sha256(stamp.encode())
+    parts: list[str | bytes] = [stamp]
     for array in (inputs, targets):
-        digest.update(str((array.dtype.str, array.shape)).encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+        parts += [str((array.dtype.str, array.shape)), np.ascontiguousarray(array).tobytes()]
+    return content_hash(parts)

@@ -147,9 +147,9 @@ class DenseModel:
         return e, V.div_(root[:, None])
 
 
-def scaled_metric(curvatures: Tensor, scaling: float) -> Tensor:
-    """Return D, from the mean curvature of the tensor that each direction belongs to."""
+def scaled_metric(curvatures: Tensor, scaling: float, least: float = LEAST_CURVATURE) -> Tensor:
+    """Return D, from the curvature in each direction, or the mean over the tensor that it belongs to."""
     largest = float(curvatures.max()) if curvatures.numel() else 0.0
     if scaling == 0.0 or not 0.0 < largest < math.inf:
         return torch.ones_like(curvatures)
-    return (curvatures / largest).clamp(min=LEAST_CURVATURE) ** scaling
+    return (curvatures / largest).clamp(min=least) ** scaling

@@ -85,6 +85,12 @@ class Arnoldi:
         return np.maximum(values, 1e-14 * abs(values).max()), vectors
 
     @property
+    def quadrature(self) -> tuple[Array, Array]:
+        """Nodes t and weights w of v' f(A) v ~ sum_i w_i f(t_i), with v the start of the space."""
+        nodes, vectors = self.ritz
+        return nodes, self.beta**2 * vectors[0] ** 2
+
+    @property
     def damped_model(self) -> tuple[Array, Array, Array]:
         """Return e, b and V such that z(lambda) = V [b / (e + lambda)] minimises the damped quadratic model."""
         values, vectors = self.ritz
@@ -186,6 +192,12 @@ class KrylovModel:
         predicted = factors.beta * z[0] - 0.5 * z @ factors.projected @ z
         d_x = factors.basis.new_tensor(z) @ factors.basis[:-1]
         return Step(d_x, float(np.linalg.norm(z)), float(predicted), damping)
+
+
+def random_signs(like: Tensor, probe: int) -> Tensor:
+    """Return the same random signs at every call."""
+    generator = torch.Generator().manual_seed(probe)
+    return (torch.randint(0, 2, tuple(like.shape), generator=generator) * 2 - 1).to(like)
 
 
 class CurvedPoint(Point, Protocol):

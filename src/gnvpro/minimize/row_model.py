@@ -25,10 +25,10 @@ from torch import Tensor
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.symmetric_products import add_square
 from gnvpro.linalg.triangular import solve_triangular
+from gnvpro.minimize.dense_model import LEAST_CURVATURE, scaled_metric
 from gnvpro.minimize.step_rules import Step
 
 TINY = 1e-200  # avoids division by zero for a column of zeros
-LEAST_SHARE = 1e-8  # relative to the largest column; bounds steps of a variable without influence here
 GRAM_IS_SAFE = 1e-8  # damping, relative to the largest diagonal entry of K'K, above which K'K may be used
 GRAM_BLOCKS = 8  # blocks of its rows; only the lower triangle is computed
 ROUNDING = 1e-15  # with a Gram matrix, damping below this fraction of the largest squared singular value counts as none
@@ -37,14 +37,9 @@ ROUNDING = 1e-15  # with a Gram matrix, damping below this fraction of the large
 class RowModel:
     """The local model |J s + r|^2 / 2 around a point."""
 
-    def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5, least_share: float = LEAST_SHARE) -> None:
+    def __init__(self, J: Tensor, residual: Tensor, scaling: float = 0.5, least_share: float = LEAST_CURVATURE) -> None:
         squares = J.square().sum(0)
-        largest = float(squares.max()) if squares.numel() else 0.0
-        self.metric = (
-            (squares / largest).clamp(min=max(least_share, TINY)) ** scaling
-            if 0 < largest < math.inf
-            else torch.ones_like(squares)
-        )
+        self.metric = scaled_metric(squares, scaling, max(least_share, TINY))
         self.root = self.metric.sqrt()
         self.J, self.residual = J, residual
         self.gradient = J.T @ residual

@@ -33,7 +33,7 @@ from gnvpro.head.eliminator import WarmStart
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import weighted_squares
 from gnvpro.linalg.rows import rowwise
-from gnvpro.minimize.krylov import arnoldi
+from gnvpro.minimize.krylov import arnoldi, random_signs
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.problem.misfit import Misfit
 
@@ -107,23 +107,17 @@ def head_dof(Z: Tensor, misfit: Misfit, posterior: HeadPosterior, n_samples: flo
 
 def feature_dof(point: ReducedPoint, probes: int = 1, rank: int = 15) -> float:
     """Return tr(A (A + a1 I)^-1) by quadrature on Krylov spaces of random vectors, two passes per dimension."""
-    problem, n = point.problem, point.x.numel()
-    if n == 0:
+    problem = point.problem
+    if point.x.numel() == 0:
         return 0.0
     most = problem.policy.memory.looked_at
     if problem.n_samples > most:  # A is a mean over samples
         some = torch.randperm(problem.n_samples, generator=torch.Generator().manual_seed(0))[:most]
         point = problem.on_samples(some.to(point.x.device)).reduced.start(point.theta, WarmStart(point.W))
     A, alpha = point.curvature().mv, problem.theta_penalty.alpha
-    total = 0.0
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(min(probes, n)):
-        v = torch.randint(0, 2, (n,), generator=generator).to(point.x) * 2 - 1
-        values, vectors = arnoldi(A, v, rank, 1e-6).ritz
-        # Gauss quadrature of v' f(A + a1 I) v, f(t) = (t - a1) / t; values below a1 come from rounding and count as
-        # undetermined
-        total += float(vectors[0] ** 2 @ np.clip(1 - alpha / values, 0, 1))
-    return n * total / min(probes, n)
+    # f(t) = (t - a1) / t on the spectrum of A + a1 I; values below a1 come from rounding and count as undetermined
+    spaces = (arnoldi(A, random_signs(point.x, probe), rank, 1e-6).quadrature for probe in range(probes))
+    return sum(float(weights @ np.clip(1 - alpha / nodes, 0, 1)) for nodes, weights in spaces) / probes
 
 
 def probit_scaled(outputs: Tensor, spread: Tensor) -> Tensor:

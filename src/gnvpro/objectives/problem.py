@@ -57,7 +57,7 @@ from gnvpro.objectives.taking import take_samples
 from gnvpro.policy import Policy, as_policy
 from gnvpro.problem.loss import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
-from gnvpro.problem.penalties import Tikhonov
+from gnvpro.problem.penalties import Tikhonov, default_penalty
 from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch, Inputs, Streamed
 from gnvpro.samples.source import Samples
@@ -176,7 +176,7 @@ class Problem:
 
     def _take_penalties(self, theta: float | str | Tikhonov | None, head: float | str | None) -> None:
         """Set the penalties to numbers, or note which ones to find from the data."""
-        usual = 1e-10 if self.loss.is_least_squares else 1e-4
+        usual = default_penalty(self.loss)
         self.penalty = check_penalty(usual if theta is None else theta)
         alpha = check_alpha("head_penalty", usual if head is None else head)
         self.searched = Searched(self.penalty.alpha == "auto", alpha == "auto")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.minimize.krylov import Arnoldi, arnoldi
+from gnvpro.minimize.krylov import Arnoldi, arnoldi, random_signs
 from gnvpro.objectives.evidence import Penalties, Spectrum, head_eigen
 from gnvpro.objectives.posterior import head_posterior
 from gnvpro.objectives.reduced import ReducedPoint
@@ -43,7 +43,7 @@ class KrylovJointMatrix:
         signs = random_signs(theta, 0)
         if torch.equal(mv(signs), alpha * signs):
             return theta.numel()
-        nodes, weights = quadrature(arnoldi(mv, signs, self.rank, 1e-10))
+        nodes, weights = arnoldi(mv, signs, self.rank, 1e-10).quadrature
         return round(float(weights @ (nodes > 1e-10 * nodes.max())))
 
     def spectrum(self, at: Penalties) -> Spectrum:
@@ -54,11 +54,11 @@ class KrylovJointMatrix:
         for probe in range(self.probes):
             v = random_signs(point.theta, probe)
             space = arnoldi(curvature, v, self.rank, 1e-8)
-            nodes, weights = quadrature(space)
+            nodes, weights = space.quadrature
             log_det += float(weights @ np.log(nodes)) / self.probes
             theta_trace += float(penalty.operator.mv(v) @ penalty.operator.mv(solve(space))) / self.probes
             t = self._coupled(random_signs(point.W, probe))
-            nodes, weights = quadrature(arnoldi(curvature, t, self.rank, 1e-8))
+            nodes, weights = arnoldi(curvature, t, self.rank, 1e-8).quadrature
             head_trace += float(weights @ (1 / nodes)) / self.probes
         return Spectrum(log_det, theta_trace, head_trace)
 
@@ -80,18 +80,6 @@ class KrylovJointMatrix:
         factors = head_posterior(point.Z, point.problem.misfit, point.outputs, alpha, 1.0).factors
         log_det = sum(2 * float(L.diagonal().log().sum()) for L in factors)
         return log_det, 0.0, sum(float(torch.cholesky_inverse(L).diagonal().sum()) for L in factors)
-
-
-def random_signs(like: Tensor, probe: int) -> Tensor:
-    """Return the same random signs at every call."""
-    generator = torch.Generator().manual_seed(probe)
-    return (torch.randint(0, 2, tuple(like.shape), generator=generator) * 2 - 1).to(like)
-
-
-def quadrature(space: Arnoldi) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights of v' f(S) v."""
-    nodes, vectors = space.ritz
-    return nodes, space.beta**2 * vectors[0] ** 2
 
 
 def solve(space: Arnoldi) -> Tensor:

@@ -54,11 +54,16 @@ def seconds_of_pass(cost: CostPolicy, sizes: Sizes) -> float:
     return sizes.calls * cost.call + sizes.samples * each
 
 
+def operations_of_matrix(rows: float, directions: int) -> float:
+    """Multiplications and additions that square these rows of the Jacobian and factorise the matrix."""
+    return 0.5 * rows * directions**2 + directions**3 / 3
+
+
 def seconds_of_matrix(cost: CostPolicy, sizes: Sizes, seeds: int) -> float:
     """Seconds for the Gauss-Newton matrix from `seeds` rows of the Jacobian per sample, and for its factors."""
     n, q = sizes.samples * seeds, sizes.directions
     entries = 3 * n * q * (1 if sizes.squares else 1 + sizes.outputs)  # other losses couple each row with each output
-    return (0.5 * n * q**2 + q**3 / 3) * cost.square + entries * cost.number
+    return operations_of_matrix(n, q) * cost.square + entries * cost.number
 
 
 def seconds_of_joint_matrix(cost: CostPolicy, directions: int, rows: float) -> float:

@@ -112,9 +112,9 @@ class EstimatorPolicy:
 
     narrowest: int = row(16, "units", "least width of the hidden layer", TABLES)
     widest: int = row(64, "units", "largest width of the hidden layer", TABLES)
-    exact_below: float = row(1e9, "operations", "exact steps if one costs at most this", CHOICES)
+    exact_below: float = row(5e8, "operations", "exact steps if one costs at most this", CHOICES)
     matrix_rows: int = row(2000, "samples", "with more, exact steps take their matrix from so many", CHOICES)
-    matrix_below: float = row(3e9, "operations", "such steps if one costs at most this; else hybrid steps", CHOICES)
+    matrix_below: float = row(1.5e9, "operations", "such steps if one costs at most this; else hybrid steps", CHOICES)
     part_rows: int = row(4000, "samples", "least part of the rows that relevances are found from", CHOICES)
     part_share: float = row(0.25, "of the rows", "the part that relevances are found from, if it is larger", CHOICES)
     part_iterations: int = row(100, "iterations", "longest training on that part", CHOICES)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.linalg.operators import LinearOperator, identity
+from gnvpro.problem.loss import Loss
 
 # Arguments: the model, and the names and shapes of the parameters in theta, in order.
 OperatorFactory = Callable[[nn.Module, "Sequence[tuple[str, tuple[int, ...]]]"], LinearOperator]
@@ -65,6 +66,11 @@ class Tikhonov:
                 "give an operator on (n_theta,), or a function that makes one for a model, such as gnvpro.time_differences"
             )
         return BoundPenalty(1.0 if self.alpha == "auto" else self.alpha, operator)
+
+
+def default_penalty(loss: Loss) -> float:
+    """Return the penalty of theta and of the head if none is given."""
+    return 1e-10 if loss.is_least_squares else 1e-4
 
 
 def ridge(alpha: float, W: Tensor) -> float:

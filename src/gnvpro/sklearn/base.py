@@ -38,6 +38,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy import EstimatorPolicy, Policy, as_policy
+from gnvpro.policy.cost import operations_of_matrix
 from gnvpro.sklearn.relevance import column_scales, half_way
 from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
 from gnvpro.sklearn.trained import Array, Found, RowSet, RowSets, Trained, spread_of
@@ -472,13 +473,13 @@ def usual_solver(rules: EstimatorPolicy, loss: str, part: RowSet, model: nn.Modu
     q = sum(p.numel() for p in model[:-1].parameters() if p.requires_grad)  # type: ignore[index]
     n_targets = part.targets.shape[-1] if loss == "least_squares" else 1
 
-    def flops(rows: int) -> float:
-        return rows * min(n_targets, q) * q**2 + q**3 / 3
+    def operations(rows: int) -> float:
+        return operations_of_matrix(rows * min(n_targets, q), q)
 
-    if loss != "multinomial" and flops(len(part.targets)) <= rules.exact_below:
+    if loss != "multinomial" and operations(len(part.targets)) <= rules.exact_below:
         return "dense"
     many = loss == "least_squares" and len(part.targets) > rules.matrix_rows
-    affordable = many and flops(rules.matrix_rows) <= rules.matrix_below
+    affordable = many and operations(rules.matrix_rows) <= rules.matrix_below
     return Dense(samples=rules.matrix_rows) if affordable else "hybrid"
 
 

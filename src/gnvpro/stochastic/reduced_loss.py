@@ -43,7 +43,7 @@ from gnvpro.objectives.problem_arguments import check_model, check_targets
 from gnvpro.objectives.reduced import sum_of_squares
 from gnvpro.problem.loss import Loss, get_loss
 from gnvpro.problem.misfit import Misfit
-from gnvpro.problem.penalties import ridge
+from gnvpro.problem.penalties import default_penalty, ridge
 from gnvpro.processes import Processes
 from gnvpro.samples.several import Batch
 from gnvpro.state import loaded, saved
@@ -110,7 +110,7 @@ class ReducedLoss:
         self._head_name, self._head = named_head(self._plain, head)
         weight: Any = self._head.weight
         self.loss = get_loss(loss, len(weight))
-        default = 1e-10 if self.loss.is_least_squares else 1e-4
+        default = default_penalty(self.loss)
         self.head_penalty = check_number("head_penalty", default if head_penalty is None else head_penalty, 0.0)
         if batch_head is not None and not isinstance(batch_head, BatchHead):
             raise TypeError(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from gnvpro.files import content_hash
 from gnvpro.processes import Processes
+from gnvpro.tensor_file import bytes_of
 from gnvpro.training.fingerprint import describe
 from gnvpro.training.history import Record
 
@@ -33,9 +34,7 @@ def agreed(processes: Processes, record: Record, theta: Tensor, W: Tensor) -> Re
     if processes.alone:
         return record
     timeless = dataclasses.replace(record, seconds=0.0, inner_seconds=0.0)
-    checksum = zlib.crc32(json.dumps(timeless.to_dict()).encode())
-    for tensor in (theta, W):
-        checksum = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), checksum)
+    checksum = int(content_hash([json.dumps(timeless.to_dict()), bytes_of(theta), bytes_of(W)])[:8], 16)
     everyone = processes.gather([checksum, record.seconds, record.inner_seconds])
     processes.check_sums(everyone[:, 0].tolist())
     seconds, inner = everyone[0, 1:].tolist()

@@ -8,7 +8,6 @@ with `weights_only=True`, so nothing in the file is ever executed. `gnvpro.train
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 
 from gnvpro.arguments import check_count
-from gnvpro.files import regular_file, replacing
+from gnvpro.files import content_hash, regular_file, replacing
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     payload = buffer.getvalue()
     try:
         with replacing(path) as file:
-            file.write(MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+            file.write(MAGIC + content_hash([payload]).encode() + b"\n" + payload)
     except OSError as error:
         text = f"checkpoint {str(path)!r} cannot be written: {error.strerror or error}; what was there before is kept"
         raise OSError(error.errno, text, str(path)) from error
@@ -79,7 +78,7 @@ def load(path: Path) -> dict[str, Any]:
             f"checkpoint {str(path)!r} was not written by this version of gnvpro; remove it or name another file"
         )
     checksum, _, payload = data[len(MAGIC) :].partition(b"\n")
-    if hashlib.sha256(payload).hexdigest().encode() != checksum:
+    if content_hash([payload]).encode() != checksum:
         raise ValueError(
             f"checkpoint {str(path)!r} is damaged (its checksum does not match); remove it to start afresh"
         )

@@ -16,7 +16,6 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
-import hashlib
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnvpro.files import content_hash
 from gnvpro.network.theta_and_head import parameter_kinds
+from gnvpro.tensor_file import bytes_of
 
 
 def describe(name: str, value: Any) -> str:
@@ -41,7 +42,7 @@ def model_parts(model: nn.Module) -> dict[str, str]:
         "model": repr(model),
         **parameter_kinds(model),
         "model's frozen values": digest([*frozen, *model.buffers()]),
-        "model's code and attributes": _hash(describe("model", model)),
+        "model's code and attributes": content_hash([describe("model", model)])[:16],
     }
 
 
@@ -56,18 +57,8 @@ def fingerprint(model: nn.Module, tensors: Mapping[str, Tensor], settings: Mappi
 
 def digest(tensors: list[Tensor]) -> str:
     """A hash of shapes, dtypes and content."""
-    total = hashlib.sha256()
-    for tensor in tensors:
-        total.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        if flat.stride(0) != 1:  # a single number that was expanded counts as contiguous for any stride
-            flat = flat.new_empty(flat.shape).copy_(flat)
-        total.update(flat.view(torch.uint8).numpy().data)
-    return total.hexdigest()[:16]
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    parts = (part for tensor in tensors for part in (f"{tuple(tensor.shape)} {tensor.dtype}", bytes_of(tensor)))
+    return content_hash(parts)[:16]
 
 
 class _Description:
@@ -153,7 +144,7 @@ class _Description:
                 inner = getattr(item, "fget", None) or getattr(item, "__func__", None) or getattr(item, "func", item)
                 if isinstance(inner, types.FunctionType):
                     parts.append(f"{base.__qualname__}.{name}:{_code(inner)}")
-        return _hash("".join(parts))
+        return content_hash(parts)[:16]
 
     def _function(self, function: types.FunctionType) -> str:
         cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
@@ -202,7 +193,7 @@ def _code(function: types.FunctionType, seen: set[types.FunctionType] | None = N
             used.append(f"{name}={_code(value, seen)}")
         elif _is_plain(value):
             used.append(f"{name}={value!r}")
-    return _hash(f"{_bytecode(function.__code__)}{used}")
+    return content_hash([f"{_bytecode(function.__code__)}{used}"])[:16]
 
 
 def _is_plain(value: Any) -> bool:
