@@ -256,13 +256,30 @@ def test_early_stopping_stops_and_keeps_the_best_model(iris) -> None:
     assert model.score(*iris) > 0.85
 
 
-def test_sample_weight_counts_samples() -> None:
-    X, y = wave(60, 0, noise=0.2)
-    counts = np.random.default_rng(0).integers(0, 4, 60)
-    weighted = GNvproRegressor(**QUICK).fit(X, y, sample_weight=counts)
-    repeated = GNvproRegressor(**QUICK).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
-    assert np.allclose(weighted.predict(X), repeated.predict(X), rtol=1e-5, atol=1e-7)
-    assert weighted.noise_std_ == pytest.approx(repeated.noise_std_, rel=1e-4)
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        (GNvproRegressor(**QUICK), 60),
+        (GNvproRegressor(hidden=4, random_state=0), 550),  # with relevances, and columns in pieces
+        (GNvproRegressor(random_state=0), 25),  # fits most rows, so folds judge it
+        (GNvproRegressor(early_stopping=True, **QUICK), 60),
+        (GNvproRegressor(hidden=4, theta_penalty=1e-4, head_penalty=1e-4, random_state=0), 60),  # eight folds
+        (GNvproClassifier(hidden=4, random_state=0), 100),
+        (GNvproClassifier(class_weight="balanced", early_stopping=True, **QUICK), 100),
+    ],
+)
+def test_a_weight_of_two_is_a_row_twice_to_the_last_bit(model, rows) -> None:
+    random = np.random.default_rng(0)
+    X, counts = random.normal(size=(rows, 3)), random.integers(0, 4, rows)
+    X[:, 2] = np.exp(2 * X[:, 2])  # a long tail
+    y = np.sign(X[:, 0]) + X[:, 1] ** 2 + 0.1 * random.normal(size=rows)
+    y = y > 0.5 if hasattr(model, "predict_proba") else y
+    twice = random.permutation(np.repeat(np.arange(rows), counts))
+    weighted, repeated = clone(model).fit(X, y, sample_weight=counts), clone(model).fit(X[twice], y[twice])
+    if hasattr(model, "predict_proba"):
+        assert np.array_equal(weighted.predict_proba(X), repeated.predict_proba(X))
+    else:
+        assert np.array_equal(weighted.predict(X, return_std=True), repeated.predict(X, return_std=True))
 
 
 @pytest.mark.slow
