@@ -15,13 +15,12 @@ pytest.importorskip("sklearn")
 
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gnvpro
@@ -124,25 +123,6 @@ def test_wrong_settings_are_told_at_fit(wrong: str) -> None:
     settings, exception, message = WRONG[wrong]
     with pytest.raises(exception, match=message):
         GNvproRegressor(**settings).fit(*wave(20, 0))
-
-
-def test_columns_of_words_are_refused_with_a_recipe_that_works() -> None:
-    pandas = pytest.importorskip("pandas")
-    X, y = wave(60, 0)
-    frame = pandas.DataFrame({"size": X[:, 0], "colour": np.where(X[:, 1] > 0, "red", "blue")})
-    with pytest.raises(ValueError, match=r"not numbers: 'colour'.*OneHotEncoder"):
-        GNvproRegressor().fit(frame, y)
-    words = make_column_transformer((OneHotEncoder(sparse_output=False), ["colour"]), remainder="passthrough")
-    assert make_pipeline(words, GNvproRegressor(**QUICK)).fit(frame, y).score(frame, y) > 0.5
-    assert GNvproRegressor(**QUICK).fit(frame[["size"]], y).score(frame[["size"]], y) > 0.5
-
-
-@pytest.mark.parametrize("estimator", [GNvproRegressor, GNvproClassifier])
-def test_missing_values_are_refused_with_a_recipe(estimator, iris) -> None:
-    X = iris[0].copy()
-    X[3, 2] = np.nan
-    with pytest.raises(ValueError, match=r"contains NaN.*SimpleImputer"):
-        estimator().fit(X, iris[1])
 
 
 def test_classes_may_be_weighted() -> None:

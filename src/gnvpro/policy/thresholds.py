@@ -130,6 +130,7 @@ class EstimatorPolicy:
     pilot_behind: float = row(0.03, "log evidence per number", "deficit of the trial that rules out pieces", CHOICES)
     pieces_from: int = row(500, "samples", "regressors consider columns in pieces", CHOICES)
     classes_pieces_from: int = row(1000, "samples", "classifiers see columns in pieces", CHOICES)
+    one_hot_up_to: int = row(20, "levels", "categories with more become means of the targets", CHOICES)
     column_gain: float = row(1.0, "log evidence per column", "gain that earns one penalty per column", CHOICES)
     calibration_rows: int = row(5000, "samples", "most rows that calibrate prediction intervals", TABLES)
     targets_alone: int = row(8, "targets", "try a network of its own for at most so many, noisiest first", TABLES)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
@@ -39,6 +39,7 @@ from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.policy.cost import operations_of_matrix
+from gnvpro.sklearn.encoding import Encoding, needs_encoding
 from gnvpro.sklearn.relevance import column_scales, half_way
 from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
 from gnvpro.sklearn.trained import Array, Found, RowSet, RowSets, Trained, spread_of
@@ -79,6 +80,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
     """The common base of the regressor and the classifier."""
 
     module_: nn.Sequential
+    encoding_: Encoding
     _n_inputs: int  # columns of the raw inputs
     _columns: Tensor  # factors of the scaled inputs
     _stage = "network"  # the next training and its reason, for the progress
@@ -408,25 +410,53 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
 
     def _inputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return torch.from_numpy(np.require(self._checked(X, reset=False), requirements="W"))
+        codes = self._checked(X, reset=False)
+        return torch.from_numpy(np.require(self.encoding_.expand(codes), requirements="W"))
 
-    def _checked(self, X: Any, **settings: Any) -> Any:
-        """Return inputs as numbers, with the targets if there are any; raise with a recipe for words and missing values."""
-        if (words := columns_of_words(X)) and settings.get("reset", True):
+    def _checked(self, X: Any, reset: bool = True, **settings: Any) -> Any:
+        """Return one number per cell of the inputs (`gnvpro.sklearn.encoding`), with the targets if there are any."""
+        encodes = needs_encoding(X) if reset else needs_encoding(X) or not self.encoding_.is_plain
+        if not encodes:
+            checked = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset, **settings)
+            codes = checked[0] if "y" in settings else checked
+            if reset:
+                self.encoding_ = Encoding.plain(self._names(codes.shape[1]))
+            elif np.isnan(codes).any():
+                self.encoding_.codes(codes, doubts=True)
+            return checked
+        X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
+        validate_data(
+            self, X, reset=reset, skip_check_array=True, **({"y": "no_validation"} if "y" in settings else {})
+        )
+        if reset:
+            self.encoding_ = Encoding.of(X)
+        codes = self.encoding_.codes(X, doubts=not reset)
+        limits: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "estimator": self} | settings
+        return check_X_y(codes, **limits) if "y" in settings else check_array(codes, **limits)
+
+    def _names(self, count: int) -> list[str]:
+        """Return the names of the columns of X."""
+        return [*map(str, getattr(self, "feature_names_in_", [f"x{j}" for j in range(count)]))]
+
+    def _encode(self, codes: Array, targets: Array, weights: Array) -> Array:
+        """Return the inputs of the network for the training rows; `targets` may teach levels of long categories."""
+        self.encoding_, inputs = self.encoding_.learn(codes, targets, weights, self._rules.one_hot_up_to)
+        return inputs
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return the names of the numbers that `module_` takes: one or more for each column of X."""
+        check_is_fitted(self)
+        if input_features is not None and [*map(str, input_features)] != [c.name for c in self.encoding_.columns]:
             raise ValueError(
-                f"X has columns that are not numbers: {', '.join(map(repr, words))}. Make them numbers first: make_pipeline("
-                f"make_column_transformer((OneHotEncoder(handle_unknown='ignore', sparse_output=False), {words}), "
-                f"remainder='passthrough'), {type(self).__name__}())"
+                f"input_features must be the columns of the fit, {[c.name for c in self.encoding_.columns]}, "
+                f"got {[*input_features]}"
             )
-        try:
-            return validate_data(self, X, dtype=np.float64, **settings)
-        except ValueError as error:
-            if "contains NaN" not in str(error):
-                raise
-            raise ValueError(
-                f"{str(error).splitlines()[0]} {type(self).__name__} takes no missing values: drop those rows, or fill them: "
-                f"make_pipeline(SimpleImputer(add_indicator=True), {type(self).__name__}())"
-            ) from None
+        return np.array(self.encoding_.names_out, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     @property
     def partial_fit(self) -> Any:
@@ -446,15 +476,6 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         """Return the variance of the outputs over the noise's, from a posterior of theta and head or of the head alone."""
         with torch.no_grad():
             return spread_of(posterior, self.module_[-2:], self.module_[:-2](inputs))
-
-
-def columns_of_words(X: Any) -> list[str]:
-    """Return the columns of a DataFrame that hold no numbers."""
-    if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
-        return []
-    return [
-        str(name) for name, kind in zip(X.columns, X.dtypes, strict=True) if getattr(kind, "kind", "O") not in "biufc"
-    ]
 
 
 def usual_hidden(rules: EstimatorPolicy, n_samples: float, n_layers: int) -> list[int]:

@@ -100,7 +100,8 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         """Fit to inputs and labels.
 
         Args:
-            X: (samples, features), numbers only, without missing values.
+            X: (samples, features): numbers, or a DataFrame with columns of numbers, text, categories, bools and dates. Values
+                may be missing (`gnvpro.sklearn.encoding`).
             y: (samples,), labels of any kind, of at least two classes.
             sample_weight: (samples,), not negative; a weight of two counts as a sample that occurs twice.
 
@@ -108,7 +109,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
             The fitted estimator itself.
 
         Raises:
-            ValueError: X has missing values or words, y has one class only, or the weights are all zero.
+            ValueError: a column of X mixes numbers and text, y has one class only, or the weights are all zero.
         """
         X, y = self._checked(X, y=y)
         check_classification_targets(y)
@@ -124,6 +125,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         n = len(self.classes_)
         if n < 2:
             raise ValueError(f"y must have samples of at least two classes, got one class: {self.classes_[0]!r}")
+        X = self._encode(X, np.eye(n)[labels][:, int(n == 2) :], weights)
         found = self._find(X, labels, "logistic" if n == 2 else "multinomial", weights, labels, self._seed())
         self._keep(found, X.shape[1])
         self._posterior: Posterior | None = None

@@ -16,7 +16,8 @@ Array = NDArray[Any]
 
 def merge_equal_rows(X: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:
     """Return the distinct rows (inputs and target), their targets and the sums of their weights, in a shuffled order."""
-    table = np.column_stack([X, targets]) + 0.0  # no negative zeros
+    blank = np.isnan(X)
+    table = np.column_stack([np.where(blank, 0.0, X), targets, blank[:, blank.any(0)]]) + 0.0  # no negative zeros
     order = sorted_rows(table)
     begins = np.flatnonzero(np.r_[True, (table[order][1:] != table[order][:-1]).any(1)])
     mixed = np.random.RandomState(0).permutation(len(begins))

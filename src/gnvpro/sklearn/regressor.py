@@ -65,9 +65,10 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             and a progress bar on a terminal; 2 for every step.
         policy: the thresholds that choose the network, the solver and the samples (see `gnvpro.policy`).
 
-    Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `chosen_` (penalties, noise and evidence
-    found; None if none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each target),
-    `n_features_in_`, `feature_names_in_`, `n_outputs_`.
+    Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `encoding_` (makes numbers of a DataFrame with
+    text, dates or missing values: `module_` takes `encoding_.expand(encoding_.codes(X))`), `chosen_` (penalties, noise and
+    evidence found; None if none were searched for), `history_`, `loss_curve_`, `n_iter_`, `status_`, `noise_std_` (of each
+    target), `n_features_in_`, `feature_names_in_`, `n_outputs_`.
 
     With 500 samples or more, columns are cut into pieces if the evidence is higher with them (`gnvpro.sklearn.scaling`); such
     a model is constant beyond the values seen.
@@ -83,7 +84,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         """Fit to inputs and targets.
 
         Args:
-            X: (samples, features), numbers only, without missing values.
+            X: (samples, features): numbers, or a DataFrame with columns of numbers, text, categories, bools and dates. Values
+                may be missing (`gnvpro.sklearn.encoding`).
             y: (samples,) or (samples, targets).
             sample_weight: (samples,), not negative; a weight of two counts as a sample that occurs twice.
 
@@ -91,7 +93,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             The fitted estimator itself.
 
         Raises:
-            ValueError: X or y has missing values or words, or the weights are all zero.
+            ValueError: y has missing values or words, a column of X mixes numbers and text, or the weights are all zero.
         """
         X, y = self._checked(X, y=y, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
@@ -99,7 +101,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         X, targets, weights = merge_equal_rows(*self._check_weights(X, targets, sample_weight=sample_weight))
         self.n_outputs_ = targets.shape[1]
         units = TargetUnits.of(targets, weights) if self.standardize else TargetUnits.none(self.n_outputs_)
-        variance = self._fit_scaled(X, units.scaled(targets), weights, self._seed())
+        scaled = units.scaled(targets)
+        variance = self._fit_scaled(self._encode(X, scaled, weights), scaled, weights, self._seed())
         head = self.module_.get_submodule("head")
         with torch.no_grad():
             head.get_parameter("weight").mul_(units.scale[:, None])
@@ -282,7 +285,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
 
         Raises:
             NotFittedError: before `fit`.
-            ValueError: X has another number of columns, words or missing values.
+            ValueError: X has other columns than at the fit, or text where there were numbers.
         """
         outputs, inputs = self._outputs(X)
         mean = outputs[:, 0].numpy() if self._flat else outputs.numpy()
