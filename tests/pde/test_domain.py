@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.equation_cases import network
 from torch import Tensor
 
 import gnvpro
 from gnvpro import pde
 from gnvpro.pde.features import Domain, Kind
+from gnvpro.pde.kinds import thinned
 from gnvpro.policy import EquationPolicy, Policy
 
 F64 = torch.float64
 SQUARE = pde.points.Box([-1, -1], [1, 1])
-SHORT = Policy(equations=EquationPolicy(trial_operations=1e9))
+LEAST = Policy(equations=EquationPolicy(trial_operations=1.0))
+SHORT = Policy(equations=EquationPolicy(trial_operations=5e9))
 
 
 def waves(x: Tensor, frequency: int) -> Tensor:
@@ -106,8 +109,8 @@ def test_wider_features_leave_the_values_as_they_are() -> None:
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     whole, parts = narrow(), [narrow(), narrow()]
-    pde.solve(whole, poisson(whole, 200), iterations=45)
-    for u, iterations in zip(parts, (30, 45), strict=True):
+    pde.solve(whole, poisson(whole, 200), iterations=70)
+    for u, iterations in zip(parts, (45, 70), strict=True):
         pde.solve(u, poisson(u, 200), iterations=iterations, checkpoint=tmp_path / "run", resume=True)
     assert whole.head.in_features > 6
     points = SQUARE.inside(50).points
@@ -149,7 +152,7 @@ def test_a_right_hand_side_may_use_autograd() -> None:
 
     u = pde.Field(SQUARE)
     equations = [pde.Equation(pde.laplacian(u), SQUARE.inside(60), source), pde.Equation(u, SQUARE.boundary(60), 0.0)]
-    result = pde.solve(u, equations, iterations=31, policy=SHORT)
+    result = pde.solve(u, equations, iterations=31, policy=LEAST)
     assert len(result.history) > 10
 
 
@@ -169,3 +172,40 @@ def test_a_coordinate_that_does_not_exist_is_named(arguments: dict, message: str
 def test_a_module_has_no_time_or_period() -> None:
     with pytest.raises(ValueError, match="go with a domain"):
         pde.Field(gnvpro.networks.MLP(2, [4], dtype=F64), time=0)
+
+
+def test_a_result_says_if_another_kind_of_network_would_have_been_better() -> None:
+    torch.manual_seed(0)
+    u = pde.Field(gnvpro.networks.MLP(2, [50], dtype=F64))
+    result = pde.solve(u, helmholtz(u, 4), iterations=160, spread=False, grow=False)
+    assert not result.solved
+    notes = [note for note in result.notes if "another network would be better" in note]
+    assert len(notes) == 1
+    assert "sines of scale 12" in notes[0]
+    assert "pde.Field(pde.points.Box([-1.0, -1.0], [1.0, 1.0]))" in notes[0]
+
+
+def test_trials_leave_unknown_constants_as_they_are() -> None:
+    factor, found = pde.Constant(1.0), []
+    for tolerance in (1e-14, 1e9):  # trials follow the first run only
+        factor.value, u = 1.0, pde.Field(network(2, [6]))
+        equations = [*helmholtz(u, 4, 100), pde.Equation(factor * u, SQUARE.inside(30), lambda x: 2 * waves(x, 4))]
+        pde.solve(u, equations, iterations=8, tolerance=tolerance)
+        found.append(factor.value)
+    assert found[0] == found[1]
+
+
+def test_trials_on_fewer_points_keep_all_faces() -> None:
+    u = pde.Field(SQUARE)
+    thin = thinned(helmholtz(u, 1, 3000), 400)
+    assert 380 <= sum(equation.rows for equation in thin) <= 402
+    sides = thin[1].compiled.sites[0].points
+    assert all(bool((sides[:, axis] == side).any()) for axis in (0, 1) for side in (-1.0, 1.0))
+    assert float((thin[1].targets - 0.0).abs().max()) == 0.0
+
+
+def test_every_candidate_takes_a_step_however_little_time_there_is() -> None:
+    """Without one the first candidate was taken unseen."""
+    u = pde.Field(SQUARE)
+    result = pde.solve(u, helmholtz(u, 1), iterations=1, policy=LEAST)
+    assert "(inf)" not in result.plan[0]

@@ -15,7 +15,7 @@ from gnvpro import Status, pde
 from gnvpro.policy import EquationPolicy, Policy
 
 F64 = torch.float64
-SHORT = Policy(equations=EquationPolicy(trial_operations=3e8))
+SHORT = Policy(equations=EquationPolicy(trial_operations=2e9))
 X = torch.rand(7, 2, dtype=F64, generator=torch.Generator().manual_seed(1))
 
 

@@ -6,14 +6,14 @@ points is within a factor of the best continues for several times as many operat
 trials' share of the budget is spent. The run then continues the best. Operations are counted, not timed, so that the same
 call chooses the same kind on a busy machine too:
 
-    operations of a step  =  rows (n_x + n_W)^2
+    operations of a step  =  rows n (n + 1000),     n = n_x + n_W
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from gnvpro.pde.equation import Equation
 from gnvpro.pde.features import Domain, Kind
 from gnvpro.pde.field import Field
 from gnvpro.pde.field_objective import EquationPoint, local_model
+from gnvpro.pde.points import PointSet
 from gnvpro.pde.residuals import Check
 from gnvpro.pde.start import leave_zero
 from gnvpro.pde.system import System, zero_value
@@ -39,7 +40,7 @@ CANDIDATES = (
     Kind(sines=WIDTH, scales=(1.0, 2.0, 4.0, 8.0, 16.0)),
     Kind(tanh=(WIDTH,)),
     Kind(sines=30, scales=(1.0,), tanh=(30,)),
-    Kind(tanh=(20, 20, 20)),
+    Kind(tanh=(20, 20, 20, 20)),
 )
 FIRST_PENALTY = 1e-15  # on the head
 SOLVED = 1e-24  # misfit relative to the zero field, below which nothing is left to compare
@@ -132,6 +133,21 @@ def _fit(field: Field, points: Tensor, values: Callable[[Tensor], Tensor]) -> Te
     return torch.linalg.lstsq(Z, values(points), rcond=1e-10, driver="gelsd").solution.T
 
 
+def thinned(equations: Sequence[Equation], most: int) -> list[Equation]:
+    """The equations on fewer drawn points, if all together have more rows than this."""
+    share = most / sum(equation.rows for equation in equations)
+    if share >= 1:
+        return list(equations)
+    return [_thinner(equation, math.ceil(share * equation.rows)) for equation in equations]
+
+
+def _thinner(equation: Equation, count: int) -> Equation:
+    points = equation.set
+    if points is None or not equation.can_be_redrawn:
+        return equation
+    return equation.at(PointSet(points.fresh(count, points.seed), points.draw, points.seed))
+
+
 def best_kind(
     domain: Domain,
     outputs: int,
@@ -141,11 +157,13 @@ def best_kind(
     policy: EquationPolicy,
 ) -> CandidateTrial:
     """The candidate that short runs prefer, trained as far as they went."""
+    equations = thinned(equations, policy.trial_rows)
     trials = [CandidateTrial.begin(kind, domain, outputs, equations, seed) for kind in CANDIDATES]
     limit = policy.trial_operations if seconds is None else policy.operations_in(seconds)
-    spent, allowance = 0.0, policy.first_steps * min(trial.cost for trial in trials)
-    while len(trials) > 1 and spent + (asked := sum(trial.ahead(allowance) for trial in trials)) <= limit:
-        if asked == 0.0:  # no candidate has a step left
+    mean = sum(trial.cost for trial in trials) / len(trials)
+    spent, allowance = 0.0, min(policy.first_steps * mean, limit / len(trials))
+    while len(trials) > 1 and (asked := sum(trial.ahead(allowance) for trial in trials)) > 0.0:
+        if spent and spent + asked > limit:
             break
         spent += asked
         for trial in trials:
@@ -157,6 +175,32 @@ def best_kind(
         allowance *= policy.longer
     trials[0].store()
     return trials[0]
+
+
+def better_kind(
+    u: Field, equations: Sequence[Equation], seed: int, misfit: float, operations: float, policy: EquationPolicy
+) -> str | None:
+    """Name another kind of features if short runs of it end far below a run's misfit; None if none does.
+
+    The trials take at most as many operations as the run did, and leave field and constants as they are.
+    """
+    points = torch.cat([site.points for equation in equations for site in equation.compiled.sites])
+    low, high = points.min(0).values, points.max(0).values
+    if not bool((low < high).all()):
+        return None
+    constants = {id(c): c for equation in equations for c in equation.constants}.values()
+    before = [constant.value for constant in constants]
+    limit = min(operations, policy.trial_operations)
+    best = best_kind(Domain(low, high), u.outputs, equations, seed, None, replace(policy, trial_operations=limit))
+    for constant, value in zip(constants, before, strict=True):
+        constant.value = value
+    if best.misfit * policy.keep_within > misfit:
+        return None
+    corners = ", ".join(str([round(float(each), 6) for each in corner]) for corner in (low, high))
+    return (
+        f"another network would be better: {best.kind} reach a misfit of {best.misfit:.1e} in a short run, this one is at "
+        f"{misfit:.1e}; u = pde.Field(pde.points.Box({corners})) chooses by itself"
+    )
 
 
 def choose_features(

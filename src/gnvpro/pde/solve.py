@@ -19,21 +19,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnvpro.arguments import check_choice, check_count, check_number, with_advice
 from gnvpro.minimize.status import Status
 from gnvpro.network.evaluation import evaluating, warn_of_modes
 from gnvpro.pde.equation import Equation
 from gnvpro.pde.field import Field
-from gnvpro.pde.kinds import choose_features, wider
+from gnvpro.pde.kinds import better_kind, choose_features, wider
 from gnvpro.pde.march import can_march, march
 from gnvpro.pde.residuals import Residual
+from gnvpro.pde.solution_figure import solution_figure
 from gnvpro.pde.solve_arguments import check_equations
 from gnvpro.pde.solve_run import SolveRun
 from gnvpro.pde.steps import EquationProblem
 from gnvpro.pde.system import System
-from gnvpro.pde.verdict import ending, estimated_error, verdict
+from gnvpro.pde.verdict import ORDER_OF_DATA, ending, estimated_error, verdict
 from gnvpro.pde.ways import HEADS
 from gnvpro.policy import EquationPolicy, Policy, as_policy
 from gnvpro.processes import Processes
@@ -41,9 +42,12 @@ from gnvpro.training.checkpoint import Checkpoint, as_checkpoint, path_of
 from gnvpro.training.history import Record
 from gnvpro.training.listeners import Listener, as_listeners
 from gnvpro.training.result import Result
-from gnvpro.training.run import Limits
+from gnvpro.training.run import SPENT, Limits
 from gnvpro.training.scores import Judge
 from gnvpro.training.summary import Summary, summary_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,13 +55,16 @@ class Solution(Result):
     """The result of `pde.solve`: a field, how good it is, and how it came about.
 
     `error` estimates the field's relative error (L2) by one more linear solve on points and features that the run
-    did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance.
+    did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance. `intervals` has a 95% interval of each
+    unknown constant, from the scatter of the data (`gnvpro.pde.intervals`).
     """
 
     residuals: list[Residual] = dataclasses.field(default_factory=list)  # of each equation, on fresh points
     notes: list[str] = dataclasses.field(default_factory=list)
     error: float = math.inf
     tolerance: float = 0.0
+    equations: list[Equation] = dataclasses.field(default_factory=list)
+    intervals: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # 95%, of constants, by name
 
     @property
     def field(self) -> Field:
@@ -70,12 +77,17 @@ class Solution(Result):
         """True if the estimated error is at most the tolerance."""
         return self.error <= self.tolerance
 
+    def plot(self, against: str = "work") -> Figure:
+        """Plot the field, the residuals, the points and the history against work, "seconds" or "iteration"."""
+        return solution_figure(self.field, self.equations, self.history, against)
+
     def summary(self) -> Summary:
         """Cost, residuals and notes of the run: text on the terminal, a table in a notebook."""
         error = f"{self.error:.1e}, {'solved' if self.solved else 'not solved'} to {self.tolerance:g}"
         facts = {"relative error (estimated)": error} | {
             f"residual of {r.name}": f"{float(r):.2e} {r.how}, {r.on_points:.2e} on its points" for r in self.residuals
         }
+        facts |= {name: f"{low:.6g} to {high:.6g} (95%)" for name, (low, high) in self.intervals.items()}
         notes = {f"note {i + 1}": note for i, note in enumerate(self.notes)}
         return summary_of({**facts, **notes}, self.status, self.history)
 
@@ -216,12 +228,14 @@ def solve(
             return estimated_error(problem.system, checked, seed)
 
         stint = rows.operations_in(seconds) if marches and seconds is not None else math.inf
-        run = SolveRun(problem, limits, watchers, clock, began, stint, lambda: error() > tolerance)
+        run = SolveRun(
+            problem, limits, watchers, clock, began, stint, lambda: not error() < max(tolerance, ORDER_OF_DATA)
+        )
         path = None if checkpoint is None else path_of(checkpoint)
         taken_up = resume and path is not None and processes.from_first(path.exists)
         status = run.run_from(path, u) if path is not None and taken_up else run.run()
         found = error()
-        if marches and found > tolerance and status is not Status.SECONDS_SPENT:
+        if marches and not found < max(tolerance, ORDER_OF_DATA) and status is not Status.SECONDS_SPENT:
             theta, W, features = run.kept.theta, run.kept.W, u.features
             slabs = marched()
             if slabs.error < found:
@@ -231,10 +245,23 @@ def solve(
             if status is Status.NOT_SOLVED:
                 status, found = run.go_on(), error()
         notes = [*plan, *run.notes, *ending(status, found, tolerance)]
+        if u.domain is None and processes.alone and not found <= tolerance:
+            most = run.operations * (rows.trial_share if run.journal.status in SPENT else 1.0)
+            other = better_kind(u, checked, seed, run.kept_misfit(), most, rows)
+            notes += [] if other is None else [other]
         status = verdict(status, found, tolerance)
         residuals = run.residuals()
         return Solution(
-            u, status, run.history, plan=plan, residuals=residuals, notes=notes, error=found, tolerance=tolerance
+            u,
+            status,
+            run.history,
+            plan=plan,
+            residuals=residuals,
+            notes=notes,
+            error=found,
+            tolerance=tolerance,
+            equations=checked,
+            intervals=run.intervals(),
         )
 
 
@@ -264,5 +291,13 @@ def _marched(
     status = verdict(made.status, error, tolerance)
     notes += ending(made.status, error, tolerance)
     return Solution(
-        u, status, made.history, plan=plan, residuals=residuals, notes=notes, error=error, tolerance=tolerance
+        u,
+        status,
+        made.history,
+        plan=plan,
+        residuals=residuals,
+        notes=notes,
+        error=error,
+        tolerance=tolerance,
+        equations=equations,
     )

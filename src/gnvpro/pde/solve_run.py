@@ -13,10 +13,12 @@ from typing import Any
 from gnvpro.methods.protocol import Budget, MethodState
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
-from gnvpro.pde.field_head import fit_at
+from gnvpro.pde.field_head import FieldFit, fit_at
+from gnvpro.pde.intervals import intervals_of
 from gnvpro.pde.residuals import Check, Residual
 from gnvpro.pde.solve_arguments import check_smooth, warn_about
 from gnvpro.pde.steps import EquationProblem, EquationState, EquationSteps, Kept
+from gnvpro.pde.system import Carried
 from gnvpro.training.convergence import seen_rests
 from gnvpro.training.fingerprint import fingerprint
 from gnvpro.training.listeners import Listener
@@ -49,7 +51,7 @@ class SolveRun(Run):
         self._agree()
         check_smooth(problem.field, problem.given, problem.system)
         self.warnings, self.notes = warn_about(problem.given, problem.system), list[str]()
-        self._stint, self._operations = stint, 0.0  # operations after which the run asks whether it gives up
+        self._stint, self.operations = stint, 0.0  # operations after which the run asks whether it gives up
         self._gives_up = gives_up
 
     def _agree(self) -> None:
@@ -90,14 +92,14 @@ class SolveRun(Run):
             return ended
         if not self.limits.capped and seen_rests(self.journal.history.records):
             return Status.SETTLED
-        if self._operations >= self._stint:
+        if self.operations >= self._stint:
             self._stint = math.inf
             return Status.NOT_SOLVED if self._gives_up() else None
         return None
 
     def _stepped(self, state: MethodState, report: StepReport) -> None:
         """Count the operations of a step."""
-        self._operations += self.problem.system.operations
+        self.operations += self.problem.system.operations
         super()._stepped(state, report)
 
     def go_on(self) -> Status:
@@ -137,10 +139,26 @@ class SolveRun(Run):
 
     def residuals(self) -> list[Residual]:
         """Measure the final residuals on new points."""
+        fit = self._fit()[1]
+        return Check(self.problem.system, REPORTED + self.problem.seed).report(self.kept.theta, fit)
+
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Return a 95% interval of each unknown constant."""
+        carried, fit = self._fit()
+        return intervals_of(self.problem.system, carried, self.kept.theta, fit)
+
+    def kept_misfit(self) -> float:
+        """Return the misfit of the kept field on fresh points."""
+        check = Check(self.problem.system, self.problem.seed)
+        return check.misfit(check.seen(self.kept.theta, self._fit()[1]))
+
+    def _fit(self) -> tuple[Carried, FieldFit]:
+        """The rows of the field that is kept."""
         theta, W, system = self.kept.theta, self.kept.W, self.problem.system
-        fit = fit_at(system, system.carry(theta), theta, W, self.state.penalty)
+        carried = system.carry(theta)
+        fit = fit_at(system, carried, theta, W, self.state.penalty)
         assert fit is not None
-        return Check(system, REPORTED + self.problem.seed).report(theta, fit)
+        return carried, fit
 
 
 def identity_of(problem: EquationProblem) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from gnvpro.state import State
 
 FIRST_PENALTY, LEAST_PENALTY = 1e-15, 1e-20  # on the head, unless it is given
 ENOUGH = 2.0  # Phi must fall by this factor between two checks, or progress is slow
+PATIENT = 2  # consecutive checks with slow progress before the field gets more features
 SOLVED = 1e-24  # misfit relative to the zero field, below which wider features cannot help
 CHECK_EVERY = 10  # iterations between two checks on fresh points
 RULE = NielsenRule()
@@ -76,6 +77,7 @@ class EquationState(MethodState):
     iteration: int = 0  # of the last record
     checked_misfit: float | None = None  # on fresh points, at the last look
     before: float = math.inf  # Phi at the last check
+    slow_looks: int = 0  # consecutive checks with slow progress
     best: Kept | None = None
     first: Tensor | None = None  # the first variables, while other first weights may still be tried
 
@@ -288,8 +290,9 @@ class _Work:
         if lower and value - state.iterate.misfit > state.iterate.misfit:
             state = replace(state, penalty=state.penalty / 10)
             notes.append(f"head_penalty: {state.penalty:.0e}")
-        if slow and layout is None and (wider := self.wider(state)) is not None:
-            state = wider[0]
+        state = replace(state, slow_looks=state.slow_looks + 1 if slow else 0)
+        if state.slow_looks >= PATIENT and layout is None and (wider := self.wider(state)) is not None:
+            state = replace(wider[0], slow_looks=0)
             notes.append(wider[1])
         elif notes:
             state = self.again(state, bound if isinstance(bound, Damping) else None)

@@ -33,6 +33,8 @@ from gnvpro.pde.jets import Channels, Laplacian
 from gnvpro.pde.shared import SharedCarrier
 from gnvpro.processes import ALONE, Processes
 
+PASSES = 1000  # cost of an entry of the Jacobian, in operations of its factorisation
+
 
 @dataclass(frozen=True)
 class Place:
@@ -310,8 +312,9 @@ class System:
 
     @property
     def operations(self) -> float:
-        """Operations of a Gauss-Newton step: rows (n_x + n_W)^2."""
-        return float(self.rows * (self.n_theta + self.outputs * (self.n_features + 1)) ** 2)
+        """Operations of a Gauss-Newton step: rows n (n + PASSES) with n = n_x + n_W."""
+        unknowns = self.n_theta + self.outputs * (self.n_features + 1)
+        return float(self.rows * unknowns * (unknowns + PASSES))
 
     def by_equation(self, rows: Tensor) -> list[Tensor]:
         """Split a vector of rows by equation."""

@@ -43,9 +43,10 @@ class EquationPolicy:
     """Thresholds of the trials in which `pde.solve` chooses the features of a field."""
 
     trial_share: float = row(0.3, "of the seconds", "for trials of features, and for all times before slabs", FEATURES)
-    trial_operations: float = row(3e10, "operations", "the same if no seconds are given", FEATURES)
-    operations_per_second: float = row(4e9, "operations", "of trials, on one core", FEATURES)
-    first_steps: int = row(8, "steps", "of the cheapest candidate in the first round of trials", FEATURES)
+    trial_operations: float = row(1e11, "operations", "the same if no seconds are given", FEATURES)
+    operations_per_second: float = row(4e10, "operations", "of trials, on one core", FEATURES)
+    trial_rows: int = row(1500, "rows", "of all equations in trials, by fewer points", FEATURES)
+    first_steps: int = row(8, "steps", "of the mean candidate in the first round of trials", FEATURES)
     longer: float = row(3.0, "times", "operations of a round relative to the one before", FEATURES)
     march_above: float = row(1e-6, "of the zero field's misfit", "march in time if trials end above", FEATURES)
     first_slabs: int = row(8, "slabs", "length of the first slab of time, as a share of all", FEATURES)

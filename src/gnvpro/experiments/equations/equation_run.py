@@ -106,11 +106,15 @@ def run_one(problem: CatalogueEntry, method: str, seed: int, seconds: float, dir
 def picture(posed: PosedEquations) -> dict[str, np.ndarray]:
     """Solution and error on a grid of the first two coordinates, the others in the middle."""
     low, high = posed.box.low, posed.box.high
-    axes = [torch.linspace(float(low[i]), float(high[i]), GRID, dtype=torch.float64) for i in range(2)]
+    shown = [min(i, len(low) - 1) for i in range(2)]  # a line is drawn along both
+    axes = [torch.linspace(float(low[i]), float(high[i]), GRID, dtype=torch.float64) for i in shown]
     points = ((low + high) / 2).expand(GRID * GRID, -1).clone()
-    points[:, :2] = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+    points[:, shown] = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
     inside = torch.ones(len(points), dtype=torch.bool) if posed.belongs is None else posed.belongs(points)
     u, exact = (torch.full((len(points),), torch.nan, dtype=torch.float64) for _ in range(2))
-    u[inside], exact[inside] = posed.field(points[inside])[:, 0], posed.exact(points[inside])
+    u[inside], exact[inside] = (
+        posed.field(points[inside])[:, 0],
+        posed.exact(points[inside]).view(int(inside.sum()), -1)[:, 0],
+    )
     made = {"solution": u, "error": u - exact}
     return {**{k: v.reshape(GRID, GRID).numpy() for k, v in made.items()}, "a": axes[0].numpy(), "b": axes[1].numpy()}

@@ -48,7 +48,12 @@ class Errors:
     @torch.no_grad()
     def now(self) -> float:
         """The error of the field as it is."""
-        return float((self.posed.field(self.posed.check)[:, 0] - self.want).square().mean().sqrt()) / self.scale
+        found = (
+            self.posed.field(self.posed.check).view_as(self.want)
+            if self.want.dim() > 1
+            else self.posed.field(self.posed.check)[:, 0]
+        )
+        return float((found - self.want).square().mean().sqrt()) / self.scale
 
     def look(self, loss: float, at: float | None = None, always: bool = False) -> None:
         """Write down the error, not too often."""

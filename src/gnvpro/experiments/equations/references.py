@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.integrate import solve_ivp
 from scipy.interpolate import RectBivariateSpline
 from torch import Tensor
 
@@ -55,6 +56,72 @@ def _allen_cahn_spline() -> RectBivariateSpline:
 def allen_cahn(points: Tensor) -> Tensor:
     """The solution at points (t, x), by splines of the fifth degree between the points of the grid."""
     return torch.from_numpy(_allen_cahn_spline().ev(*points.numpy().T))
+
+
+DISPERSION = 0.022**2
+KDV_MODES, KDV_STEPS = 512, 20_000
+
+
+@lru_cache(maxsize=2)
+def korteweg_de_vries_grid(modes: int = KDV_MODES, steps: int = KDV_STEPS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, places and the solution on them: Runge-Kutta's fourth order for Fourier modes, dispersion solved exactly."""
+    x, k = np.arange(modes) * 2 / modes - 1, np.pi * np.arange(modes // 2 + 1)
+    v, dt, whole = np.fft.rfft(np.cos(np.pi * x)), 1 / steps, k < np.pi * modes / 3  # two thirds: no aliasing
+    half = np.exp(1j * DISPERSION * k**3 * dt / 2)
+
+    def change(v: np.ndarray) -> np.ndarray:
+        return -0.5j * k * whole * np.fft.rfft(np.fft.irfft(v, modes) ** 2)
+
+    saved, every = [v], steps // SAVED_TIMES
+    for step in range(1, steps + 1):
+        a = change(v)
+        b = change(half * (v + dt / 2 * a))
+        c = change(half * v + dt / 2 * b)
+        d = change(half**2 * v + dt * half * c)
+        v = half**2 * v + dt / 6 * (half**2 * a + 2 * half * (b + c) + d)
+        if step % every == 0:
+            saved.append(v)
+    rows = np.fft.irfft(np.array(saved), modes, axis=1)
+    return np.linspace(0, 1, SAVED_TIMES + 1), np.append(x, 1.0), np.concatenate([rows, rows[:, :1]], 1)
+
+
+@lru_cache(maxsize=1)
+def _korteweg_de_vries_spline() -> RectBivariateSpline:
+    return RectBivariateSpline(*korteweg_de_vries_grid(), kx=5, ky=5)
+
+
+def korteweg_de_vries(points: Tensor) -> Tensor:
+    """The solution at points (t, x), by splines of the fifth degree between the points of the grid."""
+    return torch.from_numpy(_korteweg_de_vries_spline().ev(*points.numpy().T))
+
+
+# -- ordinary differential equations
+
+Rates = Callable[[Sequence[Any]], list[Any]]
+
+
+def lotka_volterra(y: Sequence[Any]) -> list[Any]:
+    """Prey and predators."""
+    return [1.5 * y[0] - y[0] * y[1], y[0] * y[1] - 3.0 * y[1]]
+
+
+def van_der_pol(y: Sequence[Any]) -> list[Any]:
+    """A relaxation oscillator, mu = 10."""
+    return [y[1], 10.0 * (1.0 - y[0] * y[0]) * y[1] - y[0]]
+
+
+def robertson(y: Sequence[Any]) -> list[Any]:
+    """Three reactions; y[1] is in units of 1e-4."""
+    first, second, third = 0.04 * y[0], 1.0 * y[1] * y[2], 0.3 * y[1] * y[1]
+    return [second - first, 1e4 * (first - second - third), third]
+
+
+def path(rates: Rates, start: tuple[float, ...], end: float) -> Callable[[Tensor], Tensor]:
+    """The solution y(t), (points, unknowns), by scipy's Radau with tolerances of 1e-11."""
+    solved = solve_ivp(
+        lambda t, y: rates(y), (0, end), start, method="Radau", rtol=1e-11, atol=1e-13, dense_output=True
+    )
+    return lambda x: torch.from_numpy(solved.sol(x.detach().numpy()[:, 0]).T)
 
 
 # -- finite elements of the fourth degree
