@@ -183,6 +183,13 @@ def test_noise_in_one_table_is_not_learnt() -> None:
     assert 0.9 < np.mean(abs(mean - y[50:]) < 1.96 * std) < 0.99
 
 
+@pytest.mark.parametrize("seed", [4, 12])
+def test_a_network_that_models_of_parts_of_the_rows_do_not_confirm_counts_less(seed: int) -> None:
+    X, y = noise_table(37, 25, seed)
+    model = GNvproRegressor(random_state=0).fit(X[:37], y[:37])
+    assert r2_score(y[37:] - y[:37].mean(), model.predict(X[37:]) - y[:37].mean()) > -0.1
+
+
 # -- wide tables
 
 

@@ -10,6 +10,7 @@ AUTO = "python -m benchmarks.auto"
 STOCHASTIC = "python -m benchmarks.stochastic"
 FEATURES = "python -m benchmarks.features"
 STOPPING = "python -m benchmarks.stopping"
+NOISE = "python -m pytest -k noise tests/sklearn/test_no_worse_than_simple.py"
 CHOICES, TABLES = "python -m benchmarks.estimator_choices", "python -m benchmarks.tables"
 
 
@@ -133,6 +134,7 @@ class EstimatorPolicy:
     classes_pieces_from: int = row(1000, "samples", "classifiers see columns in pieces", CHOICES)
     one_hot_up_to: int = row(20, "levels", "categories with more become means of the targets", CHOICES)
     column_gain: float = row(1.0, "log evidence per column", "gain that earns one penalty per column", CHOICES)
+    doubted_rows: int = row(200, "rows", "with fewer, if much is noise, leave rows out by training again", NOISE)
     calibration_rows: int = row(5000, "samples", "most rows that calibrate prediction intervals", TABLES)
     targets_alone: int = row(8, "targets", "try a network of its own for at most so many, noisiest first", TABLES)
 

@@ -14,7 +14,7 @@ Legend: a -> network, b -> linear, c -> CHARGES[0], t^2 -> gain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,6 +49,11 @@ class Blend:
         """The same weights for other predictions of left-out rows."""
         mean = weights @ target / weights.sum()
         return Blend(self.network, self.linear, mean + self.network * (network - mean) + self.linear * (linear - mean))
+
+    def doubted(self, factor: float, network: Tensor, linear: Tensor, target: Tensor, weights: Tensor) -> Blend:
+        """Return this blend with a smaller share of the network; these are the predictions of left-out rows."""
+        fewer = replace(self, network=factor * self.network)
+        return self if factor == 1 else fewer.of(network, linear, target, weights)
 
 
 def trusted(left_out: Tensor) -> Blend:

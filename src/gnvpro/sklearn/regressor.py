@@ -16,6 +16,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
 from gnvpro.problem.misfit import Misfit
 from gnvpro.sklearn.base import NetworkEstimator
+from gnvpro.sklearn.blend import blend
 from gnvpro.sklearn.combine import (
     LEAST_UNEXPLAINED,
     NO_BLEND,
@@ -180,7 +181,34 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             left = residuals / (1 - leverage).clamp_min(LEAST_UNEXPLAINED)
         units = 1.0 if trained.units is None else trained.units
         beyond = self._beyond(part, edge, seed) * units if len(edge) and seed is not None else None
-        return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds)
+        doubt = self._doubt(part, part.targets - left, seed) if seed is not None and not folds else None
+        return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds, doubt)
+
+    def _doubt(self, part: RowSet, left_out: Tensor, seed: int) -> Tensor | None:
+        """Return factors of the network's shares in a blend, by models that have seen nothing of a part of the rows.
+
+        Weights, penalties and relevances have seen the rows that leverages leave out, so these predictions are too good. Of few
+        rows that are mostly noise, they make a large share of chance. Models of fewer rows are worse than the network, so the
+        share is the mean of both.
+        """
+        rows = len(part.inputs)
+        if not 2 * FOLDS_OF_DOUBT <= rows < self._rules.doubted_rows:
+            return None
+        shares = self._shares(part, left_out)
+        if not ((shares > 0) & (shares < SURE)).any():
+            return None
+        again = torch.zeros_like(left_out)
+        for model, rest, held_out in self._folds(part, seed, FOLDS_OF_DOUBT):
+            again[held_out] = rest.targets - residuals_of(model, rest)
+        factors = (1 + (self._shares(part, again) / shares).clamp_max(1)) / 2
+        return torch.where((shares > 0) & (shares < SURE), factors, 1.0)
+
+    @staticmethod
+    def _shares(part: RowSet, left_out: Tensor) -> Tensor:
+        """Return the network's share in a blend with the mean alone, for each target."""
+        columns = zip(left_out.T, part.targets.T, strict=True)
+        nothing = torch.zeros(len(left_out), dtype=torch.float64)
+        return torch.tensor([blend(each, nothing, target, part.weights).network for each, target in columns]).double()
 
     def _beyond(self, part: RowSet, edge: Array, seed: int) -> Tensor:
         """Predict rows at the edge of the table by a network that has seen none of them."""
@@ -307,6 +335,8 @@ SIMILAR_NOISE = 4.0  # ratio of the largest to the smallest noise of the targets
 LEAST_UNIT = 1e-3  # smallest unit of a target over the largest
 FOLDS = 3
 FOLDS_BY_HAND = 8
+FOLDS_OF_DOUBT = 5
+SURE = 0.8  # a share of the network in a blend from which on it is not doubted
 SMALL_ERROR = 0.01  # share of a target's variance: another network cannot gain more
 FEW_PARAMETERS = 0.25  # parameters per row; a network with fewer cannot fit much noise
 MAX_FITTED = 0.5  # effective parameters per sample; beyond this residuals underestimate the noise
