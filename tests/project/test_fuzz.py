@@ -4,7 +4,7 @@ For every random case, `train` ends in one of two ways:
 
     an error         ValueError or TypeError, raised by gnvpro itself, and an unchanged model (or the last level's)
     a trained model   finite, the one on record; Phi does not rise on accepted steps; work stays within the budget; a run
-                      that is interrupted and resumed has the same records
+                      that is interrupted and resumed has the same records; all that the result claims is true (`claims`)
 
 `make fuzz` runs it for a while and prints every seed that fails; `python tests/project/test_fuzz.py 0 SEED` runs one again.
 """
@@ -29,6 +29,9 @@ from torch import nn
 import gnvpro
 from gnvpro.methods.stochastic import NESTEROV
 from gnvpro.networks import NeuralODE, ResNet
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # if run as a file
+from tests.project.claims import check_claims, check_ways
 
 SMALL_SUITE = 24
 OVERFITS = "the validation loss was"  # a warning that random data may well deserve
@@ -142,7 +145,10 @@ def check(seed):
         return
     check_records(result, arguments)
     check_model(result, arguments)
+    check_claims(result, arguments, before)
     check_resumed(make, arguments, result, draw)
+    with tempfile.TemporaryDirectory() as folder:
+        check_ways(make, arguments, result, draw, Path(folder))
 
 
 def check_records(result, arguments):
@@ -151,7 +157,9 @@ def check_records(result, arguments):
     epsilon = torch.finfo(next(result.model.parameters()).dtype).eps
     if not batched and not isinstance(method, gnvpro.methods.TorchOptimizer | gnvpro.methods.AdamVPro):
         for before, after in itertools.pairwise(history):
-            if after.accepted and after.level == before.level:
+            if (
+                after.accepted and after.level == before.level and after.note is None
+            ):  # a note: rounded, or eliminated anew
                 assert after.loss <= before.loss + 10 * epsilon * abs(before.loss), "Phi rises on an accepted step"
     least = 1.0 * method.levels + batched  # every level begins with one elimination
     assert result.work <= max(arguments["work"], least) + 1e-9, f"work {result.work} beyond {arguments['work']}"
@@ -170,7 +178,7 @@ def check_model(result, arguments):
     batched = getattr(arguments["method"], "batches", None) is not None
     loss = last.loss if batched else accepted.loss
     dtype = torch.finfo(next(model.parameters()).dtype)  # the parameters were rounded to it after the last record
-    scale = 1e3 * dtype.eps
+    scale = max(1e3 * dtype.eps, 1e-10)
     # below its smallest number the dtype has only zero
     lost = problem.network.n_theta * problem.theta_penalty.alpha * (dtype.smallest_normal * dtype.eps) ** 2
     size = float((problem.misfit.gradient(here.outputs).abs() * (here.Z.abs() @ here.W.abs().T)).sum())
