@@ -10,8 +10,9 @@ from torch.func import functional_call, jacrev, vmap
 
 from checks import F64
 from checks import relative as gap
+from gnvpro.network.derivatives.blocks import OuterBlock
 from gnvpro.network.derivatives.chain import linearize
-from gnvpro.network.derivatives.linearization import Block, OuterBlock
+from gnvpro.network.derivatives.linearization import Block
 
 TINY = 1e-13
 Build = tuple[Callable[[], nn.Module], tuple[int, ...]]  # a module, and the shape of its inputs

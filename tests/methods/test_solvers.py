@@ -50,11 +50,12 @@ def test_a_direction_that_leads_nowhere_is_given_up_for_a_krylov_space():
         state, report = solver.step(problem, state, budget, cache)
         assert report.accepted
     loop = solver.loop(solver.prepared(problem, cache), state.memory, budget, cache)
-    state, model = loop.model(state)
+    at = loop.at(state)
+    state, model = loop.model(state, at)
     assert isinstance(model, LineModel)
-    gradient = loop.point(state).gradient()
+    gradient = at.point.gradient()
     uphill = LineModel(gradient, 1e6 * gradient, 1)  # however short, it leads up
-    cache.keep("model", uphill, state.iterate, state.memory)
+    at.model = uphill
     tried = 0
     while state.memory.known.steps > 0:
         state, report = solver.step(problem, state, budget, cache)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from against_autodiff import CHECKS, Build, Case, frozen
 from checks import F64
-from gnvpro.network.derivatives.linearization import OuterBlock
+from gnvpro.network.derivatives.blocks import OuterBlock
 from gnvpro.networks import NeuralODE, ResNet
 
 CASES: dict[str, Build] = {

@@ -74,7 +74,7 @@ class HeadFit:
     @property
     def warm_start(self) -> WarmStart:
         """Return the start for an elimination at a nearby theta."""
-        return WarmStart(self.W, self.inverse()[1] if self.inverse.made else self.stale_factor)
+        return WarmStart(self.W, self.inverse.value[1] if self.inverse.made else self.stale_factor)
 
 
 class Eliminator(Protocol):

@@ -71,9 +71,7 @@ class LeastSquares:
             return self._fit_in_one_pass(Z, misfit, head_penalty)
         root, inner = misfit.sqrt_weights, misfit.over.inner
         X = root * Z
-        decomposition = _Decomposition(
-            lambda: misfit.over.triangle(X, root * misfit.targets), rows_of(misfit, Z), head_penalty, self.resolution
-        )
+        decomposition = _Decomposition(misfit, Z, partial(_factor, misfit, X), head_penalty, self.resolution)
         gram = inner(X, X)
         diagonal = gram.diagonal()
         if head_penalty > CHOLESKY_SAFE_ABOVE * float(diagonal.sum()):
@@ -90,7 +88,7 @@ class LeastSquares:
             root = rowwise(lambda w, k=k: w[:, k, None], misfit.sqrt_weights, columns=1)
             target = rowwise(lambda w, c, k=k: w * c[:, k, None], root, misfit.targets, columns=1)
             triangle = Once(partial(misfit.over.triangle, root * Z, target))
-            made.append(_Decomposition(triangle, rows_of(misfit, Z), head_penalty, self.resolution))
+            made.append(_Decomposition(misfit, Z, triangle, head_penalty, self.resolution))
         W = torch.cat([each.head() for each in made])
 
         def inverse() -> tuple[LinearOperator, Tensor | None]:
@@ -113,7 +111,7 @@ class LeastSquares:
             return HeadFit(
                 W, matmul_small(Z, W.T), Status.NOT_FINITE, 1, Once(lambda: (symmetric((K, f), torch.clone), None))
             )
-        decomposition = _Decomposition(lambda: (R, r), rows_of(misfit, Z), head_penalty, self.resolution)
+        decomposition = _Decomposition(misfit, Z, lambda: (R, r), head_penalty, self.resolution)
 
         def value(W: Tensor) -> float:
             return 0.5 * float((r - R @ W.T).square().sum() + rho.square().sum())
@@ -121,28 +119,23 @@ class LeastSquares:
         return replace(_fit(Z, decomposition.head(), decomposition), misfit=value)
 
 
-def rows_of(misfit: Misfit, Z: Tensor) -> Callable[[], float]:
-    """Number of rows over all processes."""
-    return lambda: float(misfit.over.total(torch.tensor(float(Z.shape[0]), dtype=torch.float64)))
+def _factor(misfit: Misfit, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return R and Q' sqrt(w) C."""
+    return misfit.over.triangle(X, misfit.sqrt_weights * misfit.targets)
 
 
 def _fit(Z: Tensor, W: Tensor, decomposition: _Decomposition) -> HeadFit:
-    return HeadFit(
-        W,
-        matmul_small(Z, W.T),
-        Status.CONVERGED,
-        1,
-        Once(lambda: (decomposition.inverse(W.shape), None)),
-        inverse_acts_on_rows=True,
-    )
+    inverse = Once(partial(decomposition.inverse_alone, W.shape))
+    return HeadFit(W, matmul_small(Z, W.T), Status.CONVERGED, 1, inverse, inverse_acts_on_rows=True)
 
 
 @dataclass(frozen=True)
 class _Decomposition:
     """U S V' of the triangular factor of weighted features, computed at first use."""
 
+    misfit: Misfit
+    Z: Tensor
     triangle: Callable[[], tuple[Tensor, Tensor]]  # R and Q' sqrt(w) C
-    rows: Callable[[], float]  # of the features in all processes
     head_penalty: float
     resolution: float
 
@@ -153,7 +146,8 @@ class _Decomposition:
         U, s, Vt = torch.linalg.svd(R, full_matrices=False)
         denominator = s.square() + self.head_penalty
         if self.head_penalty == 0:
-            denominator[s <= self.resolution * max(self.rows(), R.shape[1]) * s[0]] = torch.inf
+            rows = float(self.misfit.over.total(torch.tensor(float(self.Z.shape[0]), dtype=torch.float64)))
+            denominator[s <= self.resolution * max(rows, R.shape[1]) * s[0]] = torch.inf
         return U.T @ projected, s, Vt, denominator
 
     def head(self) -> Tensor:
@@ -167,6 +161,10 @@ class _Decomposition:
         ridge = self.head_penalty**0.5 * torch.eye(R.shape[1], dtype=R.dtype, device=R.device)
         return torch.linalg.qr(torch.cat([R, ridge]), mode="r").R.T
 
+    def inverse_alone(self, shape: torch.Size) -> tuple[LinearOperator, Tensor | None]:
+        """Return the inverse Hessian without a Cholesky factor."""
+        return self.inverse(shape), None
+
     def inverse(self, shape: torch.Size) -> LinearOperator:
         """Return the inverse Hessian of the inner problem, for W of this shape."""
         _, _, Vt, denominator = self.parts
@@ -178,4 +176,5 @@ class _Decomposition:
             solution = (projected * spectrum) @ Vt
             return solution + outside * (D - projected @ Vt) if outside else solution
 
-        return symmetric(tuple(shape), solve)
+        space = tuple(shape)
+        return LinearOperator(space, space, solve, solve)

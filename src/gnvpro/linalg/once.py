@@ -18,15 +18,11 @@ class Once(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make: Callable[[], T] | None = make
-        self._value: T
-
-    @property
-    def made(self) -> bool:
-        """True once the value exists."""
-        return self._make is None
+        self.value: T  # once it is made
+        self.made = False  # True once the value exists
 
     def __call__(self) -> T:
         """Return the value."""
         if self._make is not None:
-            self._value, self._make = self._make(), None
-        return self._value
+            self.value, self._make, self.made = self._make(), None, True
+        return self.value

@@ -49,7 +49,7 @@ class SampleSum:
 
     def largest(self, at_hand: float) -> float:
         """Return the maximum over all samples, from the maximum over the local ones."""
-        return self.processes.largest(at_hand)
+        return at_hand if self.processes.alone else self.processes.largest(at_hand)
 
     def total(self, part: Tensor) -> Tensor:
         """Return the sum over all samples, from the sum over the local ones."""
@@ -74,7 +74,8 @@ class SampleSum:
 
     def inner(self, A: Tensor, B: Tensor) -> Tensor:
         """Return A' B, summed over the rows."""
-        return self.sum(_inner, A, B)
+        part = A.T @ B
+        return part if self.processes.alone else self.processes.total(part)
 
     def inners(self, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, ...]:
         """Return A' B and C' D in one pass."""
@@ -83,7 +84,7 @@ class SampleSum:
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """Return R and Q' B of A = Q R: all that least squares needs of A and B, for any number of rows."""
         Q, R = torch.linalg.qr(A)
-        return self.processes.triangle(R, Q.T @ B)
+        return (R, Q.T @ B) if self.processes.alone else self.processes.triangle(R, Q.T @ B)
 
     def factor(self, A: Tensor) -> Tensor:
         """Return R of A = Q R alone."""
@@ -114,6 +115,10 @@ class ChunkedSum(SampleSum):
     def sum(self, f: Callable[..., Tensor], *rows: Any) -> Tensor:
         """Return one sum in one pass over the chunks."""
         return self.sums(lambda *at_hand: (f(*at_hand),), *rows)[0]
+
+    def inner(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return A' B in one pass over the chunks."""
+        return self.sum(_inner, A, B)
 
     def triangle(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """Return R and Q' B from the factor of [A B]."""

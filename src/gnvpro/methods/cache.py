@@ -38,11 +38,16 @@ class Cache:
         if kept is not None and all(map(is_, kept[0], owners)):
             value: T = kept[1]
             return value
+        value = self.again(make)
+        self.keep(name, value, *owners)
+        return value
+
+    def again(self, make: Callable[[], T]) -> T:
+        """Make a value again, without counting work."""
         inner_seconds = self._meter.inner_seconds
         with self._meter.paused():
             value = make()
         self._meter.inner_seconds = inner_seconds
-        self.keep(name, value, *owners)
         return value
 
     def forget(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from gnvpro.arguments import check_choice
 from gnvpro.methods.auto import Auto
@@ -61,16 +61,11 @@ class GNvpro(BatchedMethod):
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> Any:
         """Evaluate the first model."""
-        return self._solver.begin(problem, start, budget, cache)
+        return cast(Solver, self.solver).begin(problem, start, budget, cache)
 
     def step(self, problem: Problem, state: Any, budget: Budget, cache: Cache) -> tuple[Any, StepReport | Status]:
         """One step of the solver."""
-        return self._solver.step(problem, state, budget, cache)
-
-    @property
-    def _solver(self) -> Solver:
-        assert not isinstance(self.solver, str)
-        return self.solver
+        return cast(Solver, self.solver).step(problem, state, budget, cache)
 
     def plan(self, problem: Problem) -> tuple[str, ...]:
         """Return why the default solver begins as it does."""
@@ -81,7 +76,7 @@ class GNvpro(BatchedMethod):
         """Return why the solver cannot be used."""
         if (trouble := why_no_products(self.name, problem)) is not None:
             return trouble
-        solver = self._solver
+        solver = cast(Solver, self.solver)
         trouble = solver.why_not(problem)
         return trouble and f"solver={solver.name!r} cannot be used: {trouble}; use solver='krylov' or 'auto'"
 

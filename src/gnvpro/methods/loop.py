@@ -1,7 +1,7 @@
 """The trust-region loop as steps from state to state, for any kind of local model.
 
     state   position of the loop: x, the start of its head, the bound, and the memory of the models                 `LoopState`
-    cache   the evaluated point and its local model
+    cache   the evaluated point and its local model                                                        `At`
     models  how to model the objective around a point: made by a solver for one problem                     `Models`
 
 A model is planned once, from the current budget, and the plan goes into the state. A model dropped from the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -23,8 +24,8 @@ from gnvpro.methods.protocol import Budget, MethodState, iterate_at
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.step_rules import Bound, LocalModel, RadiusRule, StepRule
 from gnvpro.minimize.trust_region import StepReport, try_step
-from gnvpro.objectives.full import FullObjective, FullPoint
-from gnvpro.objectives.reduced import ReducedObjective, ReducedPoint
+from gnvpro.objectives.full import FullPoint
+from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.state import State
 
 P = TypeVar("P", ReducedPoint, FullPoint)
@@ -72,12 +73,21 @@ class Models(ABC, Generic[P]):
         """Return the plan for another model at the same point, if the current one makes no progress."""
         return None
 
-    def gradient(self, loop: Loop[P], state: LoopState) -> tuple[LoopState, Tensor | None]:
+    def gradient(self, loop: Loop[P], state: LoopState, at: At[P]) -> tuple[LoopState, Tensor | None]:
         """The gradient at the point of a state; None if the budget does not last for it."""
         if not state.has_gradient and loop.budget.passes_left < 1:
             return state, None
-        gradient = loop.point(state).gradient()
+        gradient = at.point.gradient()
         return (state if state.has_gradient else replace(state, has_gradient=True)), gradient
+
+
+@dataclass
+class At(Generic[P]):
+    """The evaluated point of a state, and its local model once there is one, with the memory that it was built from."""
+
+    point: P
+    model: LocalModel | None = None
+    memory: State | None = None
 
 
 class Loop(Generic[P]):
@@ -89,11 +99,10 @@ class Loop(Generic[P]):
         self.objective, self.budget, self.cache = objective, budget, cache
         self.models: Models[P] = models
 
-    def first(self, point: P, bound: Bound | None, memory: State | None = None) -> LoopState:
+    def first(self, point: P, bound: Bound | None, memory: State | None = None, below_rounding: int = 0) -> LoopState:
         """The state at a point, before any step."""
-        state = state_at(point, bound, memory)
-        self.cache.keep("point", point, state.iterate)
-        self.cache.forget("model")
+        state = state_at(point, bound, memory, below_rounding)
+        self.cache.keep("at", At(point), state.iterate)
         return state
 
     def step(self, state: LoopState) -> tuple[LoopState, StepReport | Status]:
@@ -103,9 +112,10 @@ class Loop(Generic[P]):
 
     def trial(self, state: LoopState) -> tuple[LoopState, StepReport | Status]:
         """One trial step."""
-        state, model = self.model(state)
+        at = self.at(state)
+        state, model = self.model(state, at)
         models: Models[P] = self.models
-        done = try_step(self.objective, model, models.rule, self.point(state), state.bound, state.below_rounding)
+        done = try_step(self.objective, model, models.rule, at.point, state.bound, state.below_rounding)
         if isinstance(done, Status):
             return state, done
         report, bound, below = done.report, done.bound, done.below_rounding
@@ -113,57 +123,61 @@ class Loop(Generic[P]):
         report = replace(report, damping=shown, solver=models.name)
         if not report.accepted:
             return replace(state, bound=bound, below_rounding=below), report
-        return replace(self.first(done.point, bound, state.memory), below_rounding=below), report
+        return self.first(done.point, bound, state.memory, below), report
 
     def measured(self, state: LoopState) -> LoopState:
         """The state with the norm of the gradient, if the budget lasts for it, and with the passes of the next step."""
         norm = state.gradient_norm
         if norm is None and state.iterate.theta.numel():
-            state, gradient = self.models.gradient(self, state)
+            state, gradient = self.models.gradient(self, state, self.at(state))
             norm = None if gradient is None else float(torch.linalg.vector_norm(gradient))
         passes = self.models.trial_passes + (0.0 if state.has_model else self.models.model_passes)
         return replace(state, gradient_norm=norm, next_passes=passes)
 
-    def point(self, state: LoopState) -> P:
+    def at(self, state: LoopState) -> At[P]:
         """The evaluated point of a state."""
+        return self.cache.recall("at", partial(self._again, state), state.iterate)
 
-        def again() -> P:
-            point: P = _point_of(self.objective, state)
-            if state.has_gradient:
-                point.gradient()
-            return point
+    def _again(self, state: LoopState) -> At[P]:
+        """Evaluate the point of a state again."""
+        point: P = self.objective.start(state.x, state.start)
+        if state.has_gradient:
+            point.gradient()
+        return At(point)
 
-        return self.cache.recall("point", again, state.iterate)
-
-    def model(self, state: LoopState) -> tuple[LoopState, LocalModel]:
+    def model(self, state: LoopState, at: At[P]) -> tuple[LoopState, LocalModel]:
         """The local model at the point of a state."""
         models: Models[P] = self.models
         memory = state.memory
         if state.has_model:
             other = models.instead(memory, state.bound, self.budget)
             if other is None:
-                build = lambda: models.build(memory, self.point(state))  # noqa: E731
-                return state, self.cache.recall("model", build, state.iterate, memory)
+                return state, self._present(memory, at)
             memory = other
         else:
-            memory = models.planned(memory, self.point(state), self.budget)
-        self.cache.forget("model")
-        point = self.point(state)
-        model = models.build(memory, point)
-        memory = models.learnt(memory, model)
-        self.cache.keep("model", model, state.iterate, memory)
-        return replace(state, memory=memory, has_model=True, has_gradient=point.has_gradient), model
+            memory = models.planned(memory, at.point, self.budget)
+        at.model = None  # which frees it before the next one is built
+        model = models.build(memory, at.point)
+        at.model, at.memory = model, models.learnt(memory, model)
+        return replace(state, memory=at.memory, has_model=True, has_gradient=at.point.has_gradient), model
+
+    def _present(self, memory: State | None, at: At[P]) -> LocalModel:
+        """The model that a state has, built again if it was dropped."""
+        if at.model is None or at.memory is not memory:
+            at.model, at.memory = self.cache.again(lambda: self.models.build(memory, at.point)), memory
+        return at.model
 
 
-def state_at(point: ReducedPoint | FullPoint, bound: Bound | None, memory: State | None) -> LoopState:
+def state_at(
+    point: ReducedPoint | FullPoint, bound: Bound | None, memory: State | None, below_rounding: int = 0
+) -> LoopState:
     """The state at a point, before any step from it."""
-    start, known = point.start if isinstance(point, ReducedPoint) else None, point.has_gradient
-    iterate = iterate_at(point)
-    return LoopState(iterate=iterate, x=point.x, start=start, bound=bound, memory=memory, has_gradient=known)
-
-
-def _point_of(objective: ReducedObjective | FullObjective, state: LoopState) -> Any:
-    """Evaluate the point of a state again."""
-    if isinstance(objective, ReducedObjective):
-        return objective.start(state.x, state.start)
-    return objective.at(state.x)
+    return LoopState(
+        iterate=iterate_at(point),
+        x=point.x,
+        start=point.start,
+        bound=bound,
+        memory=memory,
+        has_gradient=point.has_gradient,
+        below_rounding=below_rounding,
+    )

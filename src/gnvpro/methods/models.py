@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gnvpro.methods.loop import Loop, LoopState, Models, P
+from gnvpro.methods.loop import At, Loop, LoopState, Models, P
 from gnvpro.methods.protocol import Budget
 from gnvpro.minimize.dense_model import DenseModel, scaled_metric, straight
 from gnvpro.minimize.krylov import KrylovModel, krylov_model
@@ -118,6 +118,7 @@ class DenseModels(Models[ReducedPoint]):
         settings = dense.resolved(problem.misfit.identity_hessian, subspace.count)
         inside = subspace.reduce(subspace.reduce(penalty).T)
         self.name, self.part, self.scaling = dense.name, part, settings.scaling or 0.0
+        self.objective = problem.reduced
         self.matrices = MatrixBuilder(subspace, inside, bool(settings.residual_term), dense.kept_bytes(problem))
         self.damps = settings.step_control == "damping"
         self.rule = NielsenRule(first=1e-3 * memory.first_damping) if self.damps else RadiusRule()
@@ -141,14 +142,16 @@ class DenseModels(Models[ReducedPoint]):
         made = matrices.build(point) if part is None else matrices.build_of_part(point, part)
         reduce, expand = made.subspace.reduce, made.subspace.expand
         metric = scaled_metric(made.subspace.parameter_means(made.matrix.diagonal()), self.scaling)
-        bend = Geodesic(point, made).bend if self.geodesic else straight
+        bend = Geodesic(self.objective, point, made).bend if self.geodesic else straight
         known = made.matrix, reduce(made.gradient), metric, expand, bend
         product = made.product
         return DenseModel(*known) if product is None else PartModel(*known, lambda y: reduce(product(expand(y))))
 
-    def gradient(self, loop: Loop[ReducedPoint], state: LoopState) -> tuple[LoopState, Tensor | None]:
+    def gradient(
+        self, loop: Loop[ReducedPoint], state: LoopState, at: At[ReducedPoint]
+    ) -> tuple[LoopState, Tensor | None]:
         """The gradient, which comes with the matrix."""
         if not state.has_model and self.model_passes > loop.budget.passes_left:
             return state, None
-        state, model = loop.model(state)
+        state, model = loop.model(state, at)
         return state, model.gradient

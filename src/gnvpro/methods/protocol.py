@@ -73,7 +73,7 @@ class Budget:
     @property
     def passes_left(self) -> float:
         """Passes left over the samples trained on."""
-        return (self.limit - self.meter.work) / self.share
+        return (self.limit - self.meter.sample_passes / self.meter.total_samples) / self.share
 
     @property
     def products_left(self) -> float:

@@ -120,7 +120,7 @@ class Race:
         return Loop(self.problem.reduced, models, self.budget, self.cache)
 
     def _point(self, state: RaceState) -> ReducedPoint:
-        return self._loop(state).point(state.current)
+        return self._loop(state).at(state.current).point
 
     def _trial(self, state: RaceState) -> tuple[RaceState, StepReport | Status]:
         current, outcome = self._loop(state).trial(state.current)

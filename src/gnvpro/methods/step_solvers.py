@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -29,7 +29,7 @@ from gnvpro.minimize.step_rules import LocalModel
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.network.passes import PassPlan
 from gnvpro.objectives.problem import Problem
-from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.objectives.reduced import ReducedObjective, ReducedPoint
 from gnvpro.samples.several import Inputs, Streamed
 from gnvpro.state import State
 
@@ -67,8 +67,12 @@ class TrustRegionSolver(ABC):
 
     def loop(self, problem: Problem, memory: State, budget: Budget, cache: Cache) -> Loop[ReducedPoint]:
         """Return the trust-region loop with these models."""
-        models = cache.recall(f"{self.name} models", lambda: self.models(problem, memory), problem)
-        return Loop(problem.reduced, models, budget, cache)
+        objective, models = cache.recall(f"{self.name} models", partial(self._posed, problem, memory), problem)
+        return Loop(objective, models, budget, cache)
+
+    def _posed(self, problem: Problem, memory: State) -> tuple[ReducedObjective, Models[ReducedPoint]]:
+        """Return the objective of a problem, and its models."""
+        return problem.reduced, self.models(problem, memory)
 
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> LoopState:
         """Evaluate the first point."""
@@ -323,8 +327,8 @@ class Dense(TrustRegionSolver):
 
     def loop(self, problem: Problem, memory: Any, budget: Budget, cache: Cache) -> Loop[ReducedPoint]:
         """Return the trust-region loop; its models depend on its first point."""
-        models = cache.recall("dense models", lambda: self.models(problem, memory), problem, memory)
-        return Loop(problem.reduced, models, budget, cache)
+        objective, models = cache.recall("dense models", partial(self._posed, problem, memory), problem, memory)
+        return Loop(objective, models, budget, cache)
 
 
 def head_size(problem: Problem) -> tuple[int, int, bool]:

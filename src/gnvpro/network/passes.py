@@ -74,34 +74,19 @@ class Chunks:
 
     make: Callable[[Any], FeatureLinearization]
     inputs: Sequence[Batch]
-    kept: float  # number of kept chunks, the first ones
+    most: float  # number of kept chunks, the first ones
     meter: WorkMeter
-    _kept: dict[int, FeatureLinearization] = field(default_factory=dict)
-
-    def features(self) -> list[Tensor]:
-        """Linearise all chunks for the first time."""
-        features = []
-        for i, inputs in enumerate(self.inputs):
-            part = self.make(inputs)
-            if i < self.kept:
-                self._kept[i] = part
-            # A copy, since features may be a view of something larger that is not to be kept.
-            features.append(part.features.clone())
-        return features
+    kept: dict[int, FeatureLinearization] = field(default_factory=dict)
 
     def part(self, i: int) -> FeatureLinearization:
         """The linearisation of a chunk."""
-        if i in self._kept:
-            return self._kept[i]
+        if i in self.kept:
+            return self.kept[i]
         self.meter.made_again += len(self.inputs[i])
         part = self.make(self.inputs[i])
-        if i < self.kept:
-            self._kept[i] = part
+        if i < self.most:
+            self.kept[i] = part
         return part
-
-    def free(self) -> None:
-        """Keep nothing until asked again."""
-        self._kept.clear()
 
 
 def linearize_stream(
@@ -147,7 +132,14 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: ThetaAndHead) 
     """
     samples = over.count(sum(map(len, chunks.inputs)))
     begun = perf_counter()
-    features = chunks.features()
+    features = []
+    for i, inputs in enumerate(chunks.inputs):
+        part = chunks.make(inputs)
+        if i < chunks.most:
+            chunks.kept[i] = part
+        # A copy, since features may be a view of something larger that is not to be kept.
+        features.append(part.features.clone())
+        del part
     chunks.meter.timed("forward", samples, perf_counter() - begun)
     rows = [*map(len, features)]
     n = range(len(rows))
@@ -177,4 +169,5 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: ThetaAndHead) 
                 del jacobians  # before the next ones are made
             start = here.stop
 
-    return FeatureLinearization(stack_rows(features or [parameters.no_features()]), jvp, vjp, jacobian, chunks.free)
+    every = features[0] if len(features) == 1 else stack_rows(features or [parameters.no_features()])
+    return FeatureLinearization(every, jvp, vjp, jacobian, chunks.kept.clear)

@@ -21,13 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.blocks import Blocks
-from gnvpro.network.derivatives.linearization import Block, OuterBlock, Rows
+from gnvpro.network.derivatives.blocks import Blocks, DenseBlock, JacobianBlock, OuterBlock
+from gnvpro.network.derivatives.linearization import Rows
 
 Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
@@ -88,10 +88,8 @@ class Subspace:
 
     def gather(self, jacobians: Rows, like: Tensor) -> Blocks:
         """Gather parameter-major Jacobians (numel, m, n) into one, in the dtype of `like`; rows still lack their `scale`."""
-        blocks: list[Block] = []
+        blocks: list[JacobianBlock] = []
         run: list[tuple[Tensor, Tensor | None]] = []  # rows that come between two outer products
-        first = next(iter(jacobians.values()))
-        m, n = (first[0] if isinstance(first, list) else first).shape[1:]
         merged = False
         for (name, rows, entries), following in zip(self._blocks, [*self._blocks[1:], None], strict=True):
             if merged:  # a bias that is part of its weight's block
@@ -106,11 +104,11 @@ class Subspace:
                 if run:
                     blocks.append(_stack(run, like))
                     run = []
-                blocks += [each.to(like) for each in outer]
+                blocks += outer if outer[0].g.dtype == like.dtype else map(partial(OuterBlock.to, like=like), outer)
             elif outer:
                 run.append((torch.cat([each.dense() for each in outer]), entries))
             elif block is None:
-                run.append((like.new_zeros((rows.stop - rows.start, m, n)), None))
+                run.append((like.new_zeros((rows.stop - rows.start, *_seeds_and_samples(jacobians))), None))
             else:
                 assert isinstance(block, Tensor)
                 run.append((block, entries))
@@ -119,10 +117,17 @@ class Subspace:
         return Blocks(tuple(blocks))
 
 
-def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tensor:
+def _seeds_and_samples(jacobians: Rows) -> torch.Size:
+    """Return (m, n) of (numel, m, n)."""
+    first = next(iter(jacobians.values()))
+    block = first[0] if isinstance(first, list) else first
+    return (block if isinstance(block, Tensor) else block.g).shape[1:]
+
+
+def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> DenseBlock:
     """Stack the given rows of each part."""
     if len(parts) == 1 and parts[0][1] is None:
-        return parts[0][0].to(like)
+        return DenseBlock(parts[0][0].to(like))
     counts = [len(part) if entries is None else len(entries) for part, entries in parts]
     out = like.new_empty((sum(counts), *parts[0][0].shape[1:]))
     for target, (part, entries) in zip(out.split(counts), parts, strict=True):
@@ -131,7 +136,7 @@ def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Tenso
         else:
             # Row (j, i) is minus row (i, j), so (row - mirrored row) / sqrt(2) is sqrt(2) times the row.
             torch.index_select(part.to(like), 0, entries, out=target)
-    return out
+    return DenseBlock(out)
 
 
 def all_directions(parameters: Parameters, device: torch.device) -> Subspace:

@@ -7,7 +7,6 @@ per output; the head's bias, if any, is its last column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -96,14 +95,13 @@ class ThetaAndHead:
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         """Split a vector like theta into tensors by parameter name, in each parameter's dtype, complex ones as pairs."""
-        return dict(zip(self.names, map(torch.Tensor.to, self._views(theta), self._dtypes), strict=True))
+        views = map(torch.Tensor.view, theta.split_with_sizes(self._sizes), self.shapes)
+        return dict(zip(self.names, map(torch.Tensor.to, views, self._dtypes), strict=True))
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """Split it in the vector's own dtype and memory."""
-        return dict(zip(self.names, self._views(theta), strict=True))
-
-    def _views(self, theta: Tensor) -> Iterator[Tensor]:
-        return map(torch.Tensor.view, theta.split_with_sizes(self._sizes), self.shapes)
+        views = map(torch.Tensor.view, theta.split_with_sizes(self._sizes), self.shapes)
+        return dict(zip(self.names, views, strict=True))
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """Reverse `split`; missing parameters count as zero."""
@@ -120,8 +118,6 @@ class ThetaAndHead:
 
     def in_own_kind(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert tensors by parameter name to the model's form: pairs become complex numbers."""
-        if not self._complex:
-            return params
         return {name: torch.view_as_complex(p) if name in self._complex else p for name, p in params.items()}
 
     def split_head(self, W: Tensor) -> dict[str, Tensor]:
@@ -145,9 +141,10 @@ class ThetaAndHead:
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
-        values = {**self.in_own_kind(self.split(theta)), **self.split_head(W)}
+        split = self.split(theta)
+        values = {**(self.in_own_kind(split) if self._complex else split), **self.split_head(W)}
         with torch.no_grad():
-            torch._foreach_copy_([self._own[name] for name in values], list(values.values()))
+            torch._foreach_copy_([*map(self._own.__getitem__, values)], [*values.values()])
 
 
 def _real(parameter: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from gnvpro.network.derivatives.linearization import OuterBlock, Rows
+from gnvpro.network.derivatives.blocks import OuterBlock
+from gnvpro.network.derivatives.linearization import Rows
 
 # Stages are swept in blocks of at most this many bytes, so cotangents of m seeds are never stored for all stages at
 # once.

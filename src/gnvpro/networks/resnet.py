@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnvpro.network.derivatives.linearization import OuterBlock
+from gnvpro.network.derivatives.blocks import OuterBlock
 from gnvpro.networks.flow import Flow, Steps, TangentFlow
 
 

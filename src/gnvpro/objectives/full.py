@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,12 +21,13 @@ from gnvpro.objectives.reduced import EvaluatedPoint, NetworkObjective, ReducedP
 from gnvpro.problem.penalties import ridge
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FullPoint(EvaluatedPoint):
     """The full objective at one theta and W."""
 
     theta: Tensor
     W: Tensor
+    start: ClassVar[None] = None  # nothing is eliminated
 
     @cached_property
     def outputs(self) -> Tensor:
@@ -85,6 +87,10 @@ class FullObjective(NetworkObjective):
     def join(self, theta: Tensor, W: Tensor) -> Tensor:
         """Return x = (theta, vec W)."""
         return torch.cat([theta, W.reshape(-1)])
+
+    def start(self, x: Tensor, start: None) -> FullPoint:
+        """Evaluate at x, without any elimination to start."""
+        return self.at(x)
 
     def at(self, x: Tensor, near: FullPoint | None = None) -> FullPoint:
         """Evaluate at x = (theta, vec W), see `join`."""

@@ -67,6 +67,11 @@ class CommonRoot:
     root_weights: Tensor  # (rows, 1)
 
     @property
+    def rank(self) -> int:
+        """m."""
+        return len(self.R)
+
+    @property
     def seeds(self) -> Tensor:
         """Return sqrt(w) R, (m, rows, n_features)."""
         return self.root_weights * self.R[:, None]
@@ -91,6 +96,11 @@ class RowRoot:
 
     left: Tensor  # (rows, n_targets, m)
     seeds: Tensor
+
+    @property
+    def rank(self) -> int:
+        """m."""
+        return len(self.seeds)
 
     def transposed(self, y: Tensor) -> Tensor:
         """Return (C Q)' y."""
@@ -146,7 +156,7 @@ class MatrixBuilder:
         sums = _Accumulator(self.subspace, at.sensitivity)
         sums.add_samples(at, False, 0.0)
         pull = self._pull_back(point)
-        matrix = sums.matrix().add_(self.penalty)
+        matrix = sums.matrix_and_gradient()[0].add_(self.penalty)
         local, network, penalty = point.rotated, point.linearization, point.problem.theta_penalty
 
         def product(v: Tensor) -> Tensor:  # Kaufman's, which leaves out S2
@@ -160,16 +170,17 @@ class MatrixBuilder:
         local, full = point.rotated, self.residual_term
         sums = _Accumulator(self.subspace, local)
         kept, root = sums.add_samples(point, full, self.kept_bytes)
+        matrix, scaled = sums.matrix_and_gradient()
         if full or local.misfit.identity_hessian:
-            gradient = self.subspace.expand(self.subspace.scale * local.misfit.over.total(sums.gradient))
+            gradient = self.subspace.expand(scaled)
         else:
             gradient = point.linearization.vjp(local.feature_gradient())
         gradient = gradient + point.problem.theta_penalty.hessian_mv(point.x)
-        matrix = sums.matrix().add_(self.penalty)
+        matrix.add_(self.penalty)
         return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, self._pull_back(point, kept, root))
 
     def _pull_back(
-        self, point: ReducedPoint, kept: list[JacobianChunk] | None = None, root: Root | None = None
+        self, point: ReducedPoint, kept: list[Chunk] | None = None, root: Root | None = None
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """Return J' H d_outputs + a2 J_W' dW, from the kept rows or by a backward pass."""
         local, subspace, vjp = point.rotated, self.subspace, point.linearization.vjp
@@ -205,7 +216,7 @@ def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor
 
 
 @dataclass(frozen=True)
-class JacobianChunk:
+class Chunk:
     """Jacobian rows of some samples: R J (directions, m, rows), and J itself if S2 is needed."""
 
     rows: slice
@@ -224,16 +235,14 @@ class _Accumulator:
         self.head_coupling: Tensor | None = None
         self.residual_coupling: Tensor | None = None
 
-    def add_samples(
-        self, point: ReducedPoint, full: bool, kept_bytes: float
-    ) -> tuple[list[JacobianChunk] | None, Root | None]:
+    def add_samples(self, point: ReducedPoint, full: bool, kept_bytes: float) -> tuple[list[Chunk] | None, Root | None]:
         """Add all samples; return their Jacobian rows and the root if they fit into `kept_bytes`."""
         local, network, problem = self.local, point.linearization, point.problem
         if network.parts is None:
             root = curvature_root(local.misfit, local.fit.outputs, local.W)
             rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
-            bytes_kept = 8 * self.subspace.count * rows * len(root.seeds) * (2 if full else 1)
-            kept: list[JacobianChunk] | None = [] if bytes_kept <= kept_bytes else None
+            bytes_kept = 8 * self.subspace.count * rows * root.rank * (2 if full else 1)
+            kept: list[Chunk] | None = [] if bytes_kept <= kept_bytes else None
             self._add(local, root, network, full, kept)
             return kept, root
         assert isinstance(local.misfit.over, ChunkedSum)
@@ -243,18 +252,13 @@ class _Accumulator:
             part = local.on(chunk)
             root = curvature_root(part.misfit, part.fit.outputs, part.W)
             self._add(part, root, linear, full, None)
-            seeds = local.n_features if full else len(root.seeds)
+            seeds = local.n_features if full else root.rank
             del chunk, linear, part, root  # free them before the next chunk is read
         problem.meter.count(problem.n_samples, seeds)
         return None, None
 
     def _add(
-        self,
-        local: HeadSensitivity,
-        root: Root,
-        network: FeatureLinearization,
-        full: bool,
-        kept: list[JacobianChunk] | None,
+        self, local: HeadSensitivity, root: Root, network: FeatureLinearization, full: bool, kept: list[Chunk] | None
     ) -> None:
         """Add samples in memory, all of them or a chunk; append their Jacobian rows to the list, if any.
 
@@ -280,7 +284,7 @@ class _Accumulator:
             projected.add_square(self.square)
             self.head_coupling += root.couple(projected, Z, rows)
             if kept is not None:
-                kept.append(JacobianChunk(rows, projected, J if full else None))
+                kept.append(Chunk(rows, projected, J if full else None))
             del jacobians, J, projected  # free them before the next ones are computed
 
     def _narrowed(self, local: HeadSensitivity) -> Tensor:
@@ -292,15 +296,18 @@ class _Accumulator:
         narrow = local.misfit.identity_hessian and G.shape[1] > G.shape[0] and alone
         return torch.linalg.qr(G.T).R.T if narrow else G
 
-    def matrix(self) -> Tensor:
-        """Return the misfit's and the head penalty's share of the matrix."""
-        total = self.local.misfit.over.total
-        A = total(self.square)
+    def matrix_and_gradient(self) -> tuple[Tensor, Tensor]:
+        """Return the misfit's and the head penalty's share of the matrix, and the gradient in its coordinates."""
         assert self.head_coupling is not None
-        S1, S2 = total(self.head_coupling), self.residual_coupling
-        padding = (0, S1.shape[2] - self.local.n_features)
-        self._add_couplings(A, S1, None if S2 is None else torch.nn.functional.pad(total(S2).mT, padding))
-        return self.whole(A)
+        parts = self.square, self.gradient, self.head_coupling
+        S2 = None
+        if self.residual_coupling is None:
+            A, gradient, S1 = self.local.misfit.over.totals(parts)
+        else:
+            A, gradient, S1, coupling = self.local.misfit.over.totals((*parts, self.residual_coupling))
+            S2 = torch.nn.functional.pad(coupling.mT, (0, S1.shape[2] - self.local.n_features))
+        self._add_couplings(A, S1, S2)
+        return self.whole(A), self.subspace.scale * gradient
 
     def whole(self, A: Tensor) -> Tensor:
         """Return the full matrix of a lower triangle whose rows and columns still lack their scale."""
@@ -314,8 +321,9 @@ class _Accumulator:
         fit, q = self.local.fit, self.subspace.count
         pairs = [(S1, -1.0)] if S2 is None else [(S1, -1.0), (S2, 1.0)]
         if self.local.misfit.identity_hessian:
+            solve = fit.inverse_hessian.mv
             for S, sign in pairs:
-                solved = fit.inverse_hessian.mv(S.reshape(-1, S.shape[2]))  # acts on any number of rows of features
+                solved = solve(S.reshape(-1, S.shape[2]))  # acts on any number of rows of features
                 add_square(A, S.reshape(q, -1), solved.reshape(q, -1), sign)
         elif fit.inverse_is_exact and fit.hessian_factor is not None:
             for S, sign in pairs:

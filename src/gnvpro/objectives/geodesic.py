@@ -13,7 +13,6 @@ Legend: h -> probe, alpha of Transtrum and Sethna -> limit; A, D and damping as 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -21,13 +20,14 @@ from torch import Tensor
 from gnvpro.minimize.dense_model import DenseModel
 from gnvpro.minimize.step_rules import Step
 from gnvpro.objectives.gauss_newton_matrix import GaussNewtonMatrix
-from gnvpro.objectives.reduced import ReducedPoint
+from gnvpro.objectives.reduced import ReducedObjective, ReducedPoint
 
 
 @dataclass(frozen=True)
 class Geodesic:
     """Bends the steps of a dense model along the geodesic, with one more forward pass each."""
 
+    objective: ReducedObjective
     point: ReducedPoint
     matrix: GaussNewtonMatrix
     probe: float = 0.1
@@ -44,16 +44,17 @@ class Geodesic:
         """Return a in the coordinates of the model; None if the probe is not finite."""
         if step.norm == 0.0 or not math.isfinite(step.norm):
             return None
-        point, h, problem = self.point, self.probe, self.point.problem
-        probe = problem.reduced.probe(point.x + h * step.d_x, point)
+        point, h, meter = self.point, self.probe, self.point.problem.meter
+        probe = self.objective.probe(point.x + h * step.d_x, point)
         if not math.isfinite(probe.value):
             return None
         local, reduce = self.matrix, self.matrix.subspace.reduce
-        # passes that were paid for where the Jacobian did not fit; with the matrix of a part they are counted
-        uncounted = nullcontext() if local.product else problem.meter.paused()
-        with uncounted:
-            there, here = probe.rotated.fit, point.rotated.fit
-            change = reduce(local.pull_back(there.outputs - here.outputs, there.W - here.W))
+        there, here, passes = probe.fit, point.fit, meter.sample_passes
+        assert there is not None
+        assert here is not None
+        change = reduce(local.pull_back(there.outputs - here.outputs, there.W - here.W))
+        if local.product is None:  # passes that were paid for where the Jacobian did not fit
+            meter.sample_passes = passes
         y = reduce(step.d_x)
         straight = model.times(y) - local.penalty @ y
         return -model.solve((2 / h**2) * (change - h * straight), step.damping)

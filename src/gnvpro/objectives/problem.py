@@ -281,7 +281,7 @@ class Problem:
         """The dtype of the head in the user's model."""
         return self.working.stored(self.network.location.head_name)
 
-    @property
+    @cached_property
     def epsilon(self) -> float:
         """The relative rounding error of an objective: a sum of many terms in float64, of features in their own dtype."""
         return max(10 * torch.finfo(torch.float64).eps, torch.finfo(self.network.dtype).eps)

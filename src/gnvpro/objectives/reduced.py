@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,30 +24,25 @@ from torch import Tensor
 from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.sensitivity import HeadSensitivity
-from gnvpro.linalg.once import Once
 from gnvpro.linalg.operators import LinearOperator, symmetric
-from gnvpro.linalg.rows import Rows
 from gnvpro.network.derivatives.linearization import FeatureLinearization
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
+from gnvpro.samples.several import Streamed
 
 if TYPE_CHECKING:
     from gnvpro.objectives.problem import Problem
 
 
-@dataclass(frozen=True)
-class NetworkObjective:
+class Objective:
     """Phi or Phi_red of a problem."""
 
-    problem: Problem
-
-    @property
-    def epsilon(self) -> float:
-        """Relative rounding error."""
-        return self.problem.epsilon
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.epsilon = problem.epsilon  # relative rounding error
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class EvaluatedPoint(ABC):
     """An objective at one x: its forward pass, and its gradient after the first request."""
 
@@ -55,10 +50,7 @@ class EvaluatedPoint(ABC):
     x: Tensor
     linearization: FeatureLinearization
     Z: Tensor
-
-    @cached_property
-    def _gradient(self) -> Once[Tensor]:
-        return Once(self._make_gradient)
+    known_gradient: Tensor | None = field(default=None, init=False)  # once it is computed
 
     @property
     @abstractmethod
@@ -77,18 +69,20 @@ class EvaluatedPoint(ABC):
     @property
     def has_gradient(self) -> bool:
         """True if the gradient has been computed."""
-        return self._gradient.made
+        return self.known_gradient is not None
 
     def gradient(self) -> Tensor:
         """Return the gradient in x; costs one backward pass the first time."""
-        return self._gradient()
+        if self.known_gradient is None:
+            self.known_gradient = self._make_gradient()
+        return self.known_gradient
 
     def free(self) -> None:
         """Free the forward pass."""
         self.linearization.free()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ReducedPoint(EvaluatedPoint):
     """The reduced objective at one theta, with the optimal head."""
 
@@ -122,7 +116,7 @@ class ReducedPoint(EvaluatedPoint):
         """The elimination for all targets, if `fit` is for rotated ones."""
         problem = self.problem
         if self.few is problem.misfit:
-            return self._fit
+            return self.fit or self._fit
         return problem.eliminator.fit(self.Z, problem.misfit, problem.head_penalty, None)
 
     @property
@@ -185,8 +179,13 @@ class ReducedPoint(EvaluatedPoint):
         return self.sensitivity.output_jacobian @ feature_jacobian
 
 
-class ReducedObjective(NetworkObjective):
+class ReducedObjective(Objective):
     """The function Phi_red: the head is eliminated at every theta."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.few = few_targets(problem)
+        self._in_one_pass = isinstance(problem.inputs, Streamed) and isinstance(problem.eliminator, LeastSquares)
 
     def at(self, x: Tensor, near: ReducedPoint | None = None) -> ReducedPoint:
         """Evaluate at theta = x; the elimination may start from the head of `near`."""
@@ -199,12 +198,11 @@ class ReducedObjective(NetworkObjective):
     def start(self, x: Tensor, start: WarmStart | None, keep: bool = True) -> ReducedPoint:
         """Evaluate at theta = x; the elimination starts from a given head."""
         problem = self.problem
-        passes = problem.passes if keep else replace(problem.passes, kept=0.0)
+        passes, few = problem.passes if keep else replace(problem.passes, kept=0.0), self.few
         linearization = problem.network.linearize(x, problem.inputs, passes, problem.meter, problem.misfit.over)
         Z = append_bias_column(linearization.features, problem.network.bias)
-        fit, few = None, few_targets(problem)
-        in_one_pass = isinstance(Z, Rows) and isinstance(problem.eliminator, LeastSquares)  # which checks this itself
-        if in_one_pass or within_range(problem, Z):
+        fit = None
+        if self._in_one_pass or within_range(problem, Z):  # one pass checks this itself
             begun = time.perf_counter()
             fit = problem.eliminator.fit(Z, few, problem.head_penalty, start)
             fit = fit.rounded(Z, problem.network.dtype, problem.stored_dtype)

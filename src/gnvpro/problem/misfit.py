@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.linalg.columns import by_columns
-from gnvpro.linalg.rows import rowwise
+from gnvpro.linalg.rows import Rows, rowwise
 from gnvpro.linalg.sums import SampleSum
 from gnvpro.problem.compress import compressed
 from gnvpro.problem.loss import Loss
@@ -110,14 +110,17 @@ class Misfit:
         def add_rows(w: Tensor, X: Tensor, C: Tensor) -> Tensor:
             return w[:, 0] @ self.loss.value(X, C).to(w.dtype)
 
-        return self.over.sum(add_rows, self.weights, outputs, self.targets)
+        rows = self.weights, outputs, self.targets
+        return self.over.sum(add_rows, *rows) if Rows in map(type, rows) else self.over.total(add_rows(*rows))
 
     def gradient(self, outputs: Tensor) -> Tensor:
         """Return the derivative in the outputs."""
-        return rowwise(lambda w, X, C: w * self.loss.gradient(X, C), self.weights, outputs, self.targets)
+        return self.weights * rowwise(self.loss.gradient, outputs, self.targets)
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the second derivative in the outputs, as a map of d_outputs."""
+        if self.loss.is_least_squares:
+            return lambda d_outputs: self.weights * d_outputs
         apply = rowwise(self.loss.hessian, outputs, self.targets)
         return lambda d_outputs: rowwise(lambda w, map, d: w * map(d), self.weights, apply, d_outputs)
 

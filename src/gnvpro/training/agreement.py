@@ -31,8 +31,6 @@ def _described(name: str, value: Any) -> str:
 
 def agreed(processes: Processes, record: Record, theta: Tensor, W: Tensor) -> Record:
     """Return the record with the first process's clock; raise an error that names processes with another state."""
-    if processes.alone:
-        return record
     timeless = dataclasses.replace(record, seconds=0.0, inner_seconds=0.0)
     checksum = int(content_hash([json.dumps(timeless.to_dict()), bytes_of(theta), bytes_of(W)])[:8], 16)
     everyone = processes.gather([checksum, record.seconds, record.inner_seconds])

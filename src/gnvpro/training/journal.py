@@ -64,7 +64,7 @@ class Journal:
         """Write the checkpoint first, so that a failing listener does not cost the iteration; without a state there is
         none.
         """
-        self.history.append(record)
+        self.history.records.append(record)
         if self._file is not None and state is not None:
             self.state, self._records = state(), len(self.history)
             due = len(self.history) - self._written.records >= self._file.every

@@ -42,18 +42,17 @@ class Keeper:
     def store(self, problem: Problem, point: Iterate) -> None:
         """Write a point into the model."""
         problem.store(point.theta, point.W)
-        self._provisional = self._is_provisional(point)
-
-    def _is_provisional(self, point: Iterate) -> bool:
-        return self.in_parts or point.provisional
+        self._provisional = self.in_parts or point.provisional
 
     def validate(self, problem: Problem, level: int, point: Iterate) -> None:
         """Score the model on the validation set, and store it if it is the best."""
         self.scores = self.scorer.scores(problem.network, point.theta, point.W)
+        if not self.judge.keeps_best:
+            return
         # The best model of an earlier level is another network than the result.
         rank = (level, self.judge.score(self.scores))
-        if self.judge.keeps_best and (self.best is None or rank > (self.best.level, self.best.score)):
-            self.best = Best(*rank, point.theta.clone(), point.W.clone(), self._is_provisional(point))
+        if self.best is None or rank > (self.best.level, self.best.score):
+            self.best = Best(*rank, point.theta.clone(), point.W.clone(), self.in_parts or point.provisional)
 
     def leave(self, problem: Problem, level: int) -> ReducedPoint | None:
         """Leave the model to the user; return the point if its head had to be eliminated, else None."""

@@ -258,7 +258,7 @@ class Run(ABC):
             accuracy=point.accuracy,
             **fields,
         )
-        return agreed(self.processes, record, point.theta, point.W)
+        return record if self.processes.alone else agreed(self.processes, record, point.theta, point.W)
 
     def _measured(self, problem: Any, state: MethodState, made: StepReport) -> dict[str, Any]:
         """Return further fields of a record."""

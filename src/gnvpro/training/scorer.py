@@ -33,12 +33,12 @@ class Scorer:
         if validation is not None:
             outputs = validation.outputs(network, theta, W)
             loss, accuracy = validation.misfit.value(outputs), validation.misfit.accuracy(outputs)
-        return Scores(loss, accuracy, self.measure(network, theta, W))
+        return Scores(loss, accuracy, self.measure(network, theta, W) if self.measured else None)
 
-    def measure(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> dict[str, float] | None:
-        """Return the metrics, if there are any."""
+    def measure(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> dict[str, float]:
+        """Return the metrics."""
         if self.measured is None:
-            return None
+            return {}
         outputs = self.measured.shaped_outputs(network, theta, W)
         targets = self.measured.targets_like(outputs)
         values = {name: metric.value(name, outputs, targets) for name, metric in self.metrics.items()}

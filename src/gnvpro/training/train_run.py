@@ -72,7 +72,8 @@ class TrainRun(Run):
         identity: dict[str, Any],
     ) -> None:
         super().__init__(method, problem, limits, listeners, identity)
-        self.batches = method.parts()
+        self.batches, self._endless = method.parts(), method.usual_work() == math.inf
+        self._capped = limits.capped
         self.search = PenaltySearch.of(problem)
         self.chosen: Chosen | None = None
         self.cursor = Cursor()
@@ -181,16 +182,12 @@ class TrainRun(Run):
         if self.search is not None and self.search.finished:
             return Status.SETTLED
         searching = self.search is not None and not self.search.over
-        if searching or self.method.usual_work() < math.inf:
+        if searching or not self._endless:
             return None
-        return self._settled(state.settles)
-
-    def _settled(self, settles: bool) -> Status | None:
-        """Return how the objective settled; None at a standstill if better steps are still to come."""
-        rules, capped, history = self.problem.policy.stopping, self.limits.capped, self.journal.history.records
+        rules, capped, history = self.problem.policy.stopping, self._capped, self.journal.history.records
         if convergence.has_converged(rules, history, self._first):
             return Status.CONVERGED
-        if not settles:
+        if not state.settles:  # at a standstill better steps are still to come
             return None
         if not capped and convergence.rests(rules, history, self._improved.iteration) and Rise.of(history) is not None:
             return Status.TURNED_UP

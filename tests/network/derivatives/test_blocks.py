@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from checks import F64, relative
-from gnvpro.network.derivatives.blocks import Blocks, OuterBlock
+from gnvpro.network.derivatives.blocks import Blocks, DenseBlock, OuterBlock
 
 SEEDS, SAMPLES = 3, 20
 # (outputs, inputs) of linear layers, "bias" for those that have one, or a number of rows; the first layer has more inputs than
@@ -35,7 +35,7 @@ def blocks(request, draw):
     made = []
     for part in request.param:
         if isinstance(part, int):
-            made.append(draw(part, SEEDS, SAMPLES))
+            made.append(DenseBlock(draw(part, SEEDS, SAMPLES)))
         else:
             o, i, *bias = part
             weight = OuterBlock(draw(o, SEEDS, SAMPLES), draw(i, SAMPLES))
@@ -45,7 +45,7 @@ def blocks(request, draw):
 
 @pytest.fixture
 def dense(blocks):
-    return torch.cat([block.dense() if isinstance(block, OuterBlock) else block for block in blocks.blocks])
+    return torch.cat([block.dense() for block in blocks.blocks])
 
 
 def test_the_rows_of_a_bias_stand_after_those_of_the_weight(draw):
@@ -74,5 +74,5 @@ def test_products_and_couplings(blocks, dense, draw):
 def test_other_seeds(blocks, dense, draw):
     R = draw(2, SAMPLES, SEEDS)
     mixed = blocks.reseed(R)
-    rows = torch.cat([block.dense() if isinstance(block, OuterBlock) else block for block in mixed.blocks])
+    rows = torch.cat([block.dense() for block in mixed.blocks])
     assert relative(rows, torch.einsum("jnm,qmn->qjn", R, dense)) <= 1e-14

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from against_autodiff import CHECKS, Build, Case, frozen
+from gnvpro.network.derivatives.blocks import OuterBlock
 from gnvpro.network.derivatives.chain import linearize
-from gnvpro.network.derivatives.linearization import OuterBlock
 
 
 def between(layer: nn.Module, width: int = 4, final: int = 4) -> nn.Module:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -34,10 +35,6 @@ class BoundLayer:
     own: tuple[str, ...]
     names: tuple[str, ...]
 
-    def of(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the values of this layer by its own names."""
-        return dict(zip(self.own, map(values.__getitem__, self.names), strict=True))
-
 
 @dataclass(frozen=True)
 class Formulas:
@@ -51,7 +48,8 @@ class Formulas:
         """Linearise at these parameters and inputs; None if a layer has no formula for such inputs."""
         parts, output = [], inputs
         for layer in self.layers:
-            made = layer.rule(layer.module, layer.of(params) if layer.own else {}, output)
+            own = dict(zip(layer.own, map(params.__getitem__, layer.names), strict=True))
+            made = layer.rule(layer.module, own, output)
             if made is None:
                 return None
             output, part = made
@@ -130,18 +128,18 @@ class Chain:
         d = d_inputs
         for layer, part in zip(self.formulas.layers, self.parts, strict=True):
             if d is not None or layer.own:
-                d = part.jvp(layer.of(d_params) if layer.own else {}, d)
+                d = part.jvp(dict(zip(layer.own, map(d_params.__getitem__, layer.names), strict=True)), d)
         return torch.zeros_like(self.output) if d is None else d
 
     @torch.no_grad()
     def vjp(self, cotangent: Tensor, want_inputs: bool) -> Gradients:
         """Go from the last layer to the first."""
-        return self._backwards([part.vjp for part in self.parts], cotangent, want_inputs)
+        return self._backwards([*map(attrgetter("vjp"), self.parts)], cotangent, want_inputs)
 
     @torch.no_grad()
     def jacobian(self, seeds: Tensor, want_inputs: bool) -> tuple[Rows, Tensor | None]:
         """Go from the last layer to the first, with m cotangents at once."""
-        return self._backwards([part.jacobian for part in self.parts], seeds, want_inputs)
+        return self._backwards([*map(attrgetter("jacobian"), self.parts)], seeds, want_inputs)
 
     def _backwards(
         self,

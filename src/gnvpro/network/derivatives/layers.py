@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from gnvpro.linalg.columns import matmul_small
-from gnvpro.network.derivatives.linearization import Block, Gradients, OuterBlock, Rows
+from gnvpro.network.derivatives.blocks import OuterBlock
+from gnvpro.network.derivatives.linearization import Block, Gradients, Rows
 
 
 @dataclass(frozen=True)

@@ -16,42 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class OuterBlock:
-    """The rows g[o] x[i] of a Jacobian, (o i, m, n), as factors.
-
-    With a bias the last x is one everywhere, and its rows g[o] come after those of the weight.
-    """
-
-    g: Tensor  # (o, m, n)
-    x: Tensor  # (i, n)
-    bias: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the product."""
-        return (len(self.g) * len(self.x), self.g.shape[1], self.g.shape[2])
-
-    def dense(self) -> Tensor:
-        """Return the product."""
-        return self.in_order(self.g[:, None] * self.x[:, None])
-
-    def in_order(self, values: Tensor) -> Tensor:
-        """Return values for (o, i) in the order of the rows."""
-        return torch.cat([values[:, :-1].flatten(0, 1), values[:, -1]]) if self.bias else values.flatten(0, 1)
-
-    def with_bias(self) -> OuterBlock:
-        """Return the block with rows g[o] for a bias of the same layer."""
-        return OuterBlock(self.g, torch.cat([self.x, torch.ones_like(self.x[:1])]), bias=True)
-
-    def to(self, like: Tensor) -> OuterBlock:
-        """Return the block in the dtype of another tensor."""
-        return OuterBlock(self.g.to(like), self.x.to(like), self.bias)
-
+from gnvpro.network.derivatives.blocks import OuterBlock
 
 Block = Tensor | OuterBlock
 Rows = Mapping[str, Block | list[OuterBlock]]  # by parameter; a list if its rows come from several layers

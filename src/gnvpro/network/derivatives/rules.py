@@ -25,7 +25,10 @@ def _linear(module: nn.Linear, params: Mapping[str, Tensor], inputs: Tensor) -> 
     weight, bias = params.get("weight"), params.get("bias")
     weight = module.weight.detach() if weight is None else weight
     bias = module.bias.detach() if bias is None and module.bias is not None else bias
-    output = matmul_small(inputs, weight.T, bias) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
+    if inputs.dim() > 2 or bias is None:
+        output = matmul_small(inputs, weight.T) if inputs.dim() == 2 else nn.functional.linear(inputs, weight, bias)
+    else:  # as `matmul_small`, which also takes rows out of memory
+        output = torch.addmm(bias[:, None], weight, inputs.T).T
     return output, LinearLayer(inputs, weight, frozenset(params))
 
 
