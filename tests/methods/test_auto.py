@@ -271,8 +271,8 @@ class FakeLoop:
     def measured(self, current: LoopState) -> LoopState:
         return current
 
-    def point(self, current: LoopState) -> Any:
-        return point_of_value(current.iterate.value)
+    def at(self, current: LoopState) -> Any:
+        return SimpleNamespace(point=point_of_value(current.iterate.value))
 
     def first(self, point: Any, bound: Any, memory: Any) -> LoopState:
         return state_at(point, bound, memory)
@@ -281,7 +281,12 @@ class FakeLoop:
 def point_of_value(value: float) -> Any:
     nowhere = torch.zeros(0)
     return SimpleNamespace(
-        value=value, misfit=value, accuracy=None, theta=nowhere, x=nowhere, W=nowhere, has_gradient=False
+        value=value,
+        theta=nowhere,
+        x=nowhere,
+        start=None,
+        known_gradient=None,
+        reached=lambda: (nowhere, nowhere, value, value, None),
     )
 
 

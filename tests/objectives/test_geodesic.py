@@ -29,7 +29,7 @@ def bent_parts(name: str) -> tuple[ReducedObjective, ReducedPoint, GaussNewtonMa
 def test_acceleration_is_that_of_central_differences(name: str) -> None:
     objective, point, local_matrix, model = bent_parts(name)
     step = model.solve_damped(1e-1 * model.scale)
-    got = Geodesic(point, local_matrix, probe=1e-3).acceleration(model, step)
+    got = Geodesic(point.problem.reduced, point, local_matrix, probe=1e-3).acceleration(model, step)
     h, v = 1e-3, step.d_x
     ahead, behind = objective.at(point.x + h * v, point), objective.at(point.x - h * v, point)
     second_X = (ahead.outputs - 2 * point.outputs + behind.outputs) / h**2
@@ -49,7 +49,7 @@ def test_acceleration_is_that_of_central_differences(name: str) -> None:
 def test_bent_step_keeps_the_outputs_nearer_to_a_line() -> None:
     objective, point, local_matrix, model = bent_parts("neural ode")
     straight = model.solve_damped(1e-1 * model.scale)
-    bent = Geodesic(point, local_matrix).bend(model, straight)
+    bent = Geodesic(point.problem.reduced, point, local_matrix).bend(model, straight)
     assert bent.norm == straight.norm
 
     def off_the_line(step: Step) -> float:
@@ -60,5 +60,5 @@ def test_bent_step_keeps_the_outputs_nearer_to_a_line() -> None:
         return float((local.subspace.reduce(moved) - (local.matrix - local.penalty) @ y).norm())
 
     assert off_the_line(bent) < 0.8 * off_the_line(straight)
-    never = Geodesic(point, local_matrix, limit=0.0).bend(model, straight)
+    never = Geodesic(point.problem.reduced, point, local_matrix, limit=0.0).bend(model, straight)
     assert torch.equal(never.d_x, straight.d_x)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Once(Generic[T]):
     """Calls `make` at the first use.
 
@@ -16,13 +18,12 @@ class Once(Generic[T]):
     (False, 3, True)
     """
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make: Callable[[], T] | None = make
-        self.value: T  # once it is made
-        self.made = False  # True once the value exists
+    make: Callable[[], T] | None
+    value: T = field(init=False)  # once it is made
+    made: bool = field(default=False, init=False)
 
     def __call__(self) -> T:
         """Return the value."""
-        if self._make is not None:
-            self.value, self._make, self.made = self._make(), None, True
+        if self.make is not None:
+            self.value, self.make, self.made = self.make(), None, True
         return self.value

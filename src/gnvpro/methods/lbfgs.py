@@ -45,10 +45,9 @@ class SearchPoint:
     start: WarmStart | None = None
     warm_start: WarmStart | None = None
 
-    @property
-    def accuracy(self) -> float | None:
-        """Share of samples classified correctly; None if the loss does not classify."""
-        return self.problem.misfit.accuracy(self.outputs)
+    def reached(self) -> tuple[Tensor, Tensor, float, float, float | None]:
+        """Return theta, W, Phi, the mean loss and the accuracy, which may be None."""
+        return self.theta, self.W, self.value, self.misfit, self.problem.misfit.accuracy(self.outputs)
 
 
 def evaluated(point: ReducedPoint) -> SearchPoint:

@@ -159,7 +159,7 @@ class Loop(Generic[P]):
         at.model = None  # which frees it before the next one is built
         model = models.build(memory, at.point)
         at.model, at.memory = model, models.learnt(memory, model)
-        return replace(state, memory=at.memory, has_model=True, has_gradient=at.point.has_gradient), model
+        return replace(state, memory=at.memory, has_model=True, has_gradient=at.point.known_gradient is not None), model
 
     def _present(self, memory: State | None, at: At[P]) -> LocalModel:
         """The model that a state has, built again if it was dropped."""
@@ -178,6 +178,6 @@ def state_at(
         start=point.start,
         bound=bound,
         memory=memory,
-        has_gradient=point.has_gradient,
+        has_gradient=point.known_gradient is not None,
         below_rounding=below_rounding,
     )

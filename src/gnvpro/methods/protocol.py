@@ -119,30 +119,13 @@ class MethodState(State):
 class Reached(Protocol):
     """An evaluated point of either objective."""
 
-    @property
-    def theta(self) -> Tensor:
-        """The parameters of the features."""
-
-    @property
-    def W(self) -> Tensor:
-        """The head."""
-
-    @property
-    def value(self) -> float:
-        """Phi."""
-
-    @property
-    def misfit(self) -> float:
-        """The mean loss."""
-
-    @property
-    def accuracy(self) -> float | None:
-        """The share of samples classified right."""
+    def reached(self) -> tuple[Tensor, Tensor, float, float, float | None]:
+        """Return theta, W, Phi, the mean loss and the share of samples classified correctly."""
 
 
 def iterate_at(point: Reached) -> Iterate:
     """Return the model at a point, without the data for its derivatives."""
-    return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy)
+    return Iterate(*point.reached())
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ class TrustRegionSolver(ABC):
 
     def prepared(self, problem: Problem, cache: Cache) -> Problem:
         """Return the problem with these passes."""
-        return cache.recall("prepared", lambda: problem.with_passes(self.pass_plan(problem)), problem)
+        return cache.recall("prepared", partial(self._planned, problem), problem)
+
+    def _planned(self, problem: Problem) -> Problem:
+        return problem.with_passes(self.pass_plan(problem))
 
     @abstractmethod
     def remembered(self, theta: Tensor) -> State:
@@ -87,7 +90,8 @@ class TrustRegionSolver(ABC):
     ) -> tuple[LoopState, StepReport | Status]:
         """Take one trial step, and compute the gradient at the resulting point."""
         assert state.memory is not None
-        return self.loop(self.prepared(problem, cache), state.memory, budget, cache).step(state)
+        prepared = cache.recall("prepared", partial(self._planned, problem), problem)
+        return self.loop(prepared, state.memory, budget, cache).step(state)
 
 
 class ModelSolver(TrustRegionSolver):

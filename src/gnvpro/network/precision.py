@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -76,17 +76,16 @@ class WorkingModel:
         """The dtype that samples are cast to; None if they stay as they are."""
         return lowest(self.module) if self.is_copy else None
 
-    @property
+    @cached_property
     def is_copy(self) -> bool:
         """Whether another module than the given one computes."""
         return self.module is not self.given
 
     def show(self) -> None:
         """Write the trained parameters into the given model, in its own dtypes."""
-        if self.is_copy:
-            pairs = [(own, new) for own, new in self._pairs() if isinstance(own, nn.Parameter) and own.requires_grad]
-            with torch.no_grad():
-                torch._foreach_copy_([own for own, _ in pairs], [new for _, new in pairs])
+        pairs = [(own, new) for own, new in self._pairs() if isinstance(own, nn.Parameter) and own.requires_grad]
+        with torch.no_grad():
+            torch._foreach_copy_([own for own, _ in pairs], [new for _, new in pairs])
 
     def round(self) -> None:
         """Leave the module that computes no more digits than the given one can hold."""

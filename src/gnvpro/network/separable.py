@@ -136,7 +136,7 @@ class SeparableNetwork(ThetaAndHead):
         params = self.split(theta)
         if isinstance(inputs, Streamed):
             return self._stream(params, inputs, meter, over)
-        parts = chunks_of(inputs, passes)
+        parts = inputs.split(passes.size) if len(inputs) else ()
         chunks = Chunks(partial(self.linearize_batch, params), parts, passes.kept, meter)
         return linearize_chunks(chunks, over, self)
 
@@ -234,18 +234,19 @@ class SeparableNetwork(ThetaAndHead):
         layers = self._formulas.at(params, inputs)
         if layers is None:
             return None
-        shape = layers.output.shape
+        shape, plain = layers.output.shape, len(self.location.output_shape) == 1  # one row per sample
 
         def jvp(d_theta: Tensor) -> Tensor:
-            return self.rows(layers.jvp(self.split(d_theta), None))
+            d_output = layers.jvp(self.split(d_theta), None)
+            return d_output if plain else self.rows(d_output)
 
         def vjp(d_rows: Tensor) -> Tensor:
-            return self.join(layers.vjp(self._unrows(d_rows, shape), False)[0])
+            return self.join(layers.vjp(d_rows if plain else self._unrows(d_rows, shape), False)[0])
 
         def jacobian(seeds: Tensor) -> Iterator[tuple[slice, Rows]]:
             yield slice(None), layers.jacobian(seeds.reshape(len(seeds), *shape), False)[0]
 
-        return FeatureLinearization(self.rows(layers.output), jvp, vjp, jacobian)
+        return FeatureLinearization(layers.output if plain else self.rows(layers.output), jvp, vjp, jacobian)
 
     @cached_property
     def _formulas(self) -> Formulas | None:

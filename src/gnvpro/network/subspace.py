@@ -139,11 +139,19 @@ def _stack(parts: Sequence[tuple[Tensor, Tensor | None]], like: Tensor) -> Dense
     return DenseBlock(out)
 
 
+@dataclass(frozen=True)
+class AllDirections(Subspace):
+    """Every direction: Q is the identity."""
+
+    reduce = staticmethod(torch.positive)  # type: ignore[assignment]  # returns the vector itself
+    expand = staticmethod(torch.positive)  # type: ignore[assignment]
+
+
 def all_directions(parameters: Parameters, device: torch.device) -> Subspace:
     """Return the identity."""
     n = sum(math.prod(shape) for _, shape in parameters)
     every = torch.arange(n, device=device)
-    return Subspace(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
+    return AllDirections(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
 
 
 def moving_directions(model: nn.Module, parameters: Parameters, device: torch.device) -> Subspace:
@@ -153,6 +161,8 @@ def moving_directions(model: nn.Module, parameters: Parameters, device: torch.de
         for prefix, module in model.named_modules()
         for name in getattr(module, "antisymmetric_parameters", ())
     }
+    if not skew:
+        return all_directions(parameters, device)
     none = torch.zeros(0, dtype=torch.int64, device=device)
     kept, mirror, start = [none], [none], 0
     for name, shape in parameters:

@@ -18,7 +18,6 @@ from gnvpro.head.eliminator import append_bias_column
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.objectives.reduced import EvaluatedPoint, NetworkObjective, ReducedPoint
-from gnvpro.problem.penalties import ridge
 
 
 @dataclass(eq=False)
@@ -34,6 +33,10 @@ class FullPoint(EvaluatedPoint):
         """Outputs on the samples."""
         return matmul_small(self.Z, self.W.T)
 
+    def reached(self) -> tuple[Tensor, Tensor, float, float, float | None]:
+        """Return theta, W, Phi, the mean loss and the accuracy."""
+        return self.theta, self.W, self.value, self.misfit, self.accuracy
+
     @cached_property
     def misfit(self) -> float:
         """Mean loss on the samples."""
@@ -43,7 +46,7 @@ class FullPoint(EvaluatedPoint):
     def value(self) -> float:
         """Phi."""
         problem = self.problem
-        return self.misfit + problem.theta_penalty.value(self.theta) + ridge(problem.head_penalty, self.W)
+        return problem.theta_penalty.added(self.misfit, self.theta, problem.head_penalty, self.W)
 
     @property
     def _W(self) -> Tensor:

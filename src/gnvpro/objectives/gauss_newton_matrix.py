@@ -187,7 +187,7 @@ class MatrixBuilder:
 
         def pull(d_outputs: Tensor, dW: Tensor) -> Tensor:
             hessian = local.misfit.hessian(local.fit.outputs)
-            D = local.fit.inverse_hessian.rmv(
+            D = local.fit.inverse()[0].rmv(
                 local.misfit.over.inner(hessian(d_outputs), local.Z) + local.head_penalty * dW
             )
             d_outputs = d_outputs - matmul_small(local.Z, D.T)
@@ -321,7 +321,7 @@ class _Accumulator:
         fit, q = self.local.fit, self.subspace.count
         pairs = [(S1, -1.0)] if S2 is None else [(S1, -1.0), (S2, 1.0)]
         if self.local.misfit.identity_hessian:
-            solve = fit.inverse_hessian.mv
+            solve = fit.inverse()[0].mv
             for S, sign in pairs:
                 solved = solve(S.reshape(-1, S.shape[2]))  # acts on any number of rows of features
                 add_square(A, S.reshape(q, -1), solved.reshape(q, -1), sign)

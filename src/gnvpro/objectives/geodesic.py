@@ -46,11 +46,10 @@ class Geodesic:
             return None
         point, h, meter = self.point, self.probe, self.point.problem.meter
         probe = self.objective.probe(point.x + h * step.d_x, point)
-        if not math.isfinite(probe.value):
+        if probe.fit is None:
             return None
         local, reduce = self.matrix, self.matrix.subspace.reduce
         there, here, passes = probe.fit, point.fit, meter.sample_passes
-        assert there is not None
         assert here is not None
         change = reduce(local.pull_back(there.outputs - here.outputs, there.W - here.W))
         if local.product is None:  # passes that were paid for where the Jacobian did not fit

@@ -301,7 +301,8 @@ class Problem:
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write theta and W into the model."""
         self.network.store(theta, W)
-        self.working.show()
+        if self.working.is_copy:
+            self.working.show()
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` computes from this problem, computed at the first request by this name."""

@@ -25,16 +25,16 @@ from gnvpro.head.eliminator import HeadFit, WarmStart, append_bias_column
 from gnvpro.head.least_squares import LeastSquares
 from gnvpro.head.sensitivity import HeadSensitivity
 from gnvpro.linalg.operators import LinearOperator, symmetric
+from gnvpro.linalg.rows import Rows
 from gnvpro.network.derivatives.linearization import FeatureLinearization
 from gnvpro.problem.misfit import Misfit
-from gnvpro.problem.penalties import ridge
 from gnvpro.samples.several import Streamed
 
 if TYPE_CHECKING:
     from gnvpro.objectives.problem import Problem
 
 
-class Objective:
+class NetworkObjective:
     """Phi or Phi_red of a problem."""
 
     def __init__(self, problem: Problem) -> None:
@@ -57,6 +57,10 @@ class EvaluatedPoint(ABC):
     def outputs(self) -> Tensor:
         """Outputs on the samples."""
 
+    @abstractmethod
+    def reached(self) -> tuple[Tensor, Tensor, float, float, float | None]:
+        """Return theta, W, Phi, the mean loss and the accuracy, which may be None."""
+
     @property
     def accuracy(self) -> float | None:
         """Share of samples classified correctly; None if the loss does not classify."""
@@ -65,11 +69,6 @@ class EvaluatedPoint(ABC):
 
     @abstractmethod
     def _make_gradient(self) -> Tensor: ...
-
-    @property
-    def has_gradient(self) -> bool:
-        """True if the gradient has been computed."""
-        return self.known_gradient is not None
 
     def gradient(self) -> Tensor:
         """Return the gradient in x; costs one backward pass the first time."""
@@ -104,6 +103,11 @@ class ReducedPoint(EvaluatedPoint):
     def outputs(self) -> Tensor:
         """Outputs on the samples."""
         return self.full.outputs
+
+    def reached(self) -> tuple[Tensor, Tensor, float, float, float | None]:
+        """Return theta, W, Phi, the mean loss and the accuracy."""
+        accuracy = self.accuracy if self.problem.misfit.classifies else None
+        return self.x, self.full.W, self.value, self.misfit, accuracy
 
     @property
     def _fit(self) -> HeadFit:
@@ -145,7 +149,7 @@ class ReducedPoint(EvaluatedPoint):
         if self.fit is None:
             return math.nan
         problem = self.problem
-        return self.misfit + problem.theta_penalty.value(self.x) + ridge(problem.head_penalty, self.fit.W)
+        return problem.theta_penalty.added(self.misfit, self.x, problem.head_penalty, self.fit.W)
 
     @cached_property
     def sensitivity(self) -> HeadSensitivity:
@@ -179,21 +183,22 @@ class ReducedPoint(EvaluatedPoint):
         return self.sensitivity.output_jacobian @ feature_jacobian
 
 
-class ReducedObjective(Objective):
+class ReducedObjective(NetworkObjective):
     """The function Phi_red: the head is eliminated at every theta."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.few = few_targets(problem)
-        self._in_one_pass = isinstance(problem.inputs, Streamed) and isinstance(problem.eliminator, LeastSquares)
+        self.warm = not isinstance(problem.eliminator, LeastSquares)  # whether an elimination uses a start
+        self._in_one_pass = isinstance(problem.inputs, Streamed) and not self.warm
 
     def at(self, x: Tensor, near: ReducedPoint | None = None) -> ReducedPoint:
         """Evaluate at theta = x; the elimination may start from the head of `near`."""
-        return self.start(x, near.fit.warm_start if near and near.fit else None)
+        return self.start(x, near.fit.warm_start if self.warm and near and near.fit else None)
 
     def probe(self, x: Tensor, near: ReducedPoint) -> ReducedPoint:
         """Evaluate at theta = x without derivatives: the forward pass is not kept."""
-        return self.start(x, near.fit.warm_start if near.fit else None, keep=False)
+        return self.start(x, near.fit.warm_start if self.warm and near.fit else None, keep=False)
 
     def start(self, x: Tensor, start: WarmStart | None, keep: bool = True) -> ReducedPoint:
         """Evaluate at theta = x; the elimination starts from a given head."""
@@ -224,7 +229,9 @@ MAX_SQUARES = 1e100  # of the sum of squared features: products of the inner Hes
 
 def within_range(problem: Problem, Z: Tensor) -> bool:
     """Return True if features are finite, and small enough for the arithmetic of the elimination."""
-    return float(problem.misfit.over.sum(sum_of_squares, Z)) < MAX_SQUARES
+    over = problem.misfit.over
+    squares = over.sum(sum_of_squares, Z) if isinstance(Z, Rows) else over.total(Z.square().sum())
+    return float(squares) < MAX_SQUARES
 
 
 def sum_of_squares(Z: Tensor) -> Tensor:

@@ -115,7 +115,9 @@ class Misfit:
 
     def gradient(self, outputs: Tensor) -> Tensor:
         """Return the derivative in the outputs."""
-        return self.weights * rowwise(self.loss.gradient, outputs, self.targets)
+        of_rows = self.loss.gradient
+        slope = rowwise(of_rows, outputs, self.targets) if isinstance(outputs, Rows) else of_rows(outputs, self.targets)
+        return self.weights * slope
 
     def hessian(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the second derivative in the outputs, as a map of d_outputs."""

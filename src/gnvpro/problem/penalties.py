@@ -90,6 +90,10 @@ class BoundPenalty:
         """Return alpha/2 |B theta|^2."""
         return 0.5 * self.alpha * float((theta if self.plain else self.operator.mv(theta)).square().sum())
 
+    def added(self, misfit: float, theta: Tensor, head_penalty: float, W: Tensor) -> float:
+        """Return misfit + alpha/2 |B theta|^2 + head_penalty/2 |W|^2."""
+        return misfit + self.value(theta) + ridge(head_penalty, W)
+
     def hessian_mv(self, d_theta: Tensor) -> Tensor:
         """Return alpha B'B d_theta, which is also the gradient at d_theta."""
         return self.alpha * (d_theta if self.plain else self.operator.rmv(self.operator.mv(d_theta)))

@@ -34,7 +34,10 @@ class Keeper:
     """The current model and the best so far; `in_parts`: each method sees only a part of the samples."""
 
     def __init__(self, judge: Judge, scorer: Scorer, in_parts: bool) -> None:
-        self.judge, self.scorer, self.in_parts = judge, scorer, in_parts
+        self.judge, self.scorer, self.in_parts, self._keeps_best = judge, scorer, in_parts, judge.keeps_best
+        self.watches = (
+            scorer.validation is not None or scorer.measured is not None
+        )  # whether there are samples to score
         self.best: Best | None = None
         self.scores = Scores()
         self._provisional = False  # of the head in the model
@@ -47,7 +50,7 @@ class Keeper:
     def validate(self, problem: Problem, level: int, point: Iterate) -> None:
         """Score the model on the validation set, and store it if it is the best."""
         self.scores = self.scorer.scores(problem.network, point.theta, point.W)
-        if not self.judge.keeps_best:
+        if not self._keeps_best:
             return
         # The best model of an earlier level is another network than the result.
         rank = (level, self.judge.score(self.scores))

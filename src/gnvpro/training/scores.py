@@ -117,6 +117,8 @@ class Improved:
 
     def after(self, record: Record, judge: Judge) -> Improved:
         """Return the best after one more record."""
+        if record.level == self.level and record.validation_loss is None and record.metrics is None:
+            return self  # without a score
         value = judge.score(Scores.of(record))
         better = record.level > self.level or value > self.score
         return Improved(record.level, value, record.iteration) if better else self

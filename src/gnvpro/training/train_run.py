@@ -32,7 +32,6 @@ from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.objectives.stored import rounded_point
 from gnvpro.state import loaded, saved
 from gnvpro.training import convergence
-from gnvpro.training.history import Record
 from gnvpro.training.judgement import Chosen, judged
 from gnvpro.training.keeper import Best, Keeper
 from gnvpro.training.levels import deeper, prolongated
@@ -79,6 +78,7 @@ class TrainRun(Run):
         self.cursor = Cursor()
         self.keeper = Keeper(limits.judge, scorer, self.batches is not None)
         self.start: Start | None = None
+        self._read = 0  # records read so far
         self._first = 0  # first record of this objective; another level or other penalties change the objective
 
     # -- the loops
@@ -148,7 +148,7 @@ class TrainRun(Run):
     def _stepped(self, state: MethodState, report: StepReport) -> None:
         """Count the iterations of the batch and of the search."""
         self.cursor.done += 1
-        super()._stepped(state, report)
+        self.keeper.store(self.problem, state.iterate)
         if self.search is not None:
             self.search.note(state.iterate.value, report.solver)
 
@@ -177,7 +177,7 @@ class TrainRun(Run):
         """Return why the records end the run, with the same result after a resume; None if they do not."""
         if self.search is not None and self.search.ended:
             return Status.SETTLED
-        if (ended := super()._ended(state)) is not None:
+        if self.limits.patience < math.inf and (ended := super()._ended(state)) is not None:
             return ended
         if self.search is not None and self.search.finished:
             return Status.SETTLED
@@ -185,6 +185,7 @@ class TrainRun(Run):
         if searching or not self._endless:
             return None
         rules, capped, history = self.problem.policy.stopping, self._capped, self.journal.history.records
+        self._first, self._read = convergence.first_record(history, self._first, self._read), len(history)
         if convergence.has_converged(rules, history, self._first):
             return Status.CONVERGED
         if not state.settles:  # at a standstill better steps are still to come
@@ -277,7 +278,7 @@ class TrainRun(Run):
 
     def _measured(self, problem: Problem, state: MethodState, made: StepReport) -> dict[str, Any]:
         """Score an accepted model, and return where it stands."""
-        if made.accepted:
+        if made.accepted and self.keeper.watches:
             self.keeper.validate(self.problem, self.cursor.level, state.iterate)
         in_batches = self.batches is not None and made.note is None
         said, scores = self.search and self.search.last, self.keeper.scores
@@ -294,12 +295,6 @@ class TrainRun(Run):
             "evidence": said.log_evidence if said else None,
             "metrics": scores.metrics,
         }
-
-    def _publish(self, record: Record, method: MethodState | None) -> None:
-        """Add a record to the history."""
-        super()._publish(record, method)
-        records = self.journal.history.records
-        self._first = convergence.first_record(records, self._first, len(records) - 1)
 
     # -- checkpoints
 
@@ -326,5 +321,4 @@ class TrainRun(Run):
         self.start = of_kind(Start, loaded(content["start"]))
         self.keeper.best = Best(**content["best"]) if content["best"] else None
         super()._take_up(content)
-        self._first = convergence.first_record(self.history, 0, 0)
         self.keeper.scores = Scores.of(self.history[-1])
