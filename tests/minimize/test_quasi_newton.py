@@ -71,7 +71,7 @@ def test_the_recursion_is_the_product_form_of_bfgs(most):
     for s in steps[-most:]:
         rho, left = 1 / float(s @ A @ s), torch.eye(N, dtype=F64) - torch.outer(s, A @ s) / float(s @ A @ s)
         H = left @ H @ left.T + rho * torch.outer(s, s)
-    assert len(pairs) == most
+    assert len(pairs.S) == most
     torch.testing.assert_close(pairs.inverse_curvature(ritz, B), H @ B, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(pairs.inverse_curvature(ritz, A @ last), last, rtol=1e-9, atol=1e-12)
 
@@ -173,7 +173,7 @@ def test_a_space_is_built_after_so_many_steps_and_not_when_it_cannot_pay():
             model = builder(point)
             point = function.at(point.x + 1e-3 * model.solve_within(math.inf).d_x, None)
         assert builder.built == expected
-        assert len(builder.known.pairs) <= MAX_PAIRS
+        assert len(builder.known.pairs.S) <= MAX_PAIRS
 
 
 def test_a_step_is_not_many_times_as_long_as_the_one_before():

@@ -91,14 +91,14 @@ def test_chunks_get_a_quarter_and_the_rest_is_kept():
 
 def test_the_default_is_a_share_of_the_machine_or_of_what_is_free(monkeypatch):
     monkeypatch.setattr(memory, "machine_memory", lambda: 16e9)
-    monkeypatch.setattr(memory, "free_memory", lambda: 12e9)
+    monkeypatch.setattr(memory, "free_memory", lambda machine: 12e9)
     assert memory.default_memory() == 2e9
-    monkeypatch.setattr(memory, "free_memory", lambda: 1e9)
+    monkeypatch.setattr(memory, "free_memory", lambda machine: 1e9)
     assert memory.default_memory() == 5e8
 
 
 def test_machine_and_free_memory_are_known():
-    assert 1e8 < memory.free_memory() <= memory.machine_memory() < 1e14
+    assert 1e8 < memory.free_memory(memory.machine_memory()) <= memory.machine_memory() < 1e14
 
 
 # -- passes

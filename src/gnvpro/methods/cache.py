@@ -44,11 +44,12 @@ class Cache:
 
     def again(self, make: Callable[[], T]) -> T:
         """Make a value again, without counting work."""
-        inner_seconds = self._meter.inner_seconds
-        with self._meter.paused():
-            value = make()
-        self._meter.inner_seconds = inner_seconds
-        return value
+        meter = self._meter
+        passes, inner_seconds = meter.sample_passes, meter.inner_seconds
+        try:
+            return make()
+        finally:
+            meter.sample_passes, meter.inner_seconds = passes, inner_seconds
 
     def forget(self, name: str) -> None:
         """Free the value of this name."""

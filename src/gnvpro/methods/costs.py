@@ -118,7 +118,7 @@ class Costs:
 
     def __init__(self, kind: str, dense: Dense, problem: Problem) -> None:
         self.kind = "operations" if kind == "seconds" and not problem.processes.alone else kind
-        self.problem = problem
+        self.problem, self.objective = problem, problem.reduced
         self.sizes = None if kind == "work" else sizes_of(problem)
         self.dense = dense if self.sizes is None else thrifty(dense, problem, self.sizes)
 

@@ -95,42 +95,47 @@ class Race:
             first_value=value,
             failed=() if kind == "cheap" else ("cheap",),
         )
-        return self._measured(self._entered(state, kind, point))
+        state = self._entered(state, kind, point)
+        return self._measured(state, self._loop(state))
 
     def step(self, state: RaceState) -> tuple[RaceState, StepReport | Status]:
         """One trial step, and the decision about the next."""
-        state, outcome = self._trial(state)
+        loop = self._loop(state)
+        state, outcome = self._trial(state, loop)
         if isinstance(outcome, Status):
             state = replace(state, failed=(*state.failed, state.kind))
             other = "exact" if state.kind == "cheap" else "cheap"
             if other in state.failed or not self._affords(other, state):
                 return state, outcome
-            state, outcome = self._trial(self._entered(state, other, self._point(state)))
+            state = self._entered(state, other, self._point(state))
+            loop = self._loop(state)
+            state, outcome = self._trial(state, loop)
         if isinstance(outcome, Status):
             return state, outcome
         if state.kind == "cheap":
             state = self._judged(state)
-        return self._measured(state), outcome
+            loop = loop if state.kind == "cheap" else self._loop(state)
+        return self._measured(state, loop), outcome
 
     def _loop(self, state: RaceState) -> Loop[ReducedPoint]:
         if state.kind == "exact":
             assert state.current.memory is not None
             return self.costs.dense.loop(self.problem, state.current.memory, self.budget, self.cache)
         models = self.cheap.models(self._exact_in_steps(state), self.rules.spaces_after)
-        return Loop(self.problem.reduced, models, self.budget, self.cache)
+        return Loop(self.costs.objective, models, self.budget, self.cache)
 
     def _point(self, state: RaceState) -> ReducedPoint:
         return self._loop(state).at(state.current).point
 
-    def _trial(self, state: RaceState) -> tuple[RaceState, StepReport | Status]:
-        current, outcome = self._loop(state).trial(state.current)
+    def _trial(self, state: RaceState, loop: Loop[ReducedPoint]) -> tuple[RaceState, StepReport | Status]:
+        current, outcome = loop.trial(state.current)
         account = replace(state.account, steps=state.account.steps + 1)
         exact_steps = state.exact_steps + (state.kind == "exact")
         return self._at(replace(state, account=account, exact_steps=exact_steps), current), outcome
 
-    def _measured(self, state: RaceState) -> RaceState:
+    def _measured(self, state: RaceState, loop: Loop[ReducedPoint]) -> RaceState:
         """Add the gradient at the last point, and the values that the run reads."""
-        state = self._at(state, self._loop(state).measured(state.current))
+        state = self._at(state, loop.measured(state.current))
         account = replace(state.account, seconds=state.account.seconds + self.costs.clock() - self.set_out)
         return replace(
             state,

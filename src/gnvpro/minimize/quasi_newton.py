@@ -83,14 +83,11 @@ class Pairs(State):
         """Return no pairs, for variables of the shape of x."""
         return Pairs(x.new_zeros(0, len(x)), x.new_zeros(0, len(x)), x.new_zeros(0, 0))
 
-    def __len__(self) -> int:
-        return len(self.S)
-
     def with_pair(self, s: Tensor, y: Tensor, most: int) -> Pairs:
         """Add one pair and drop the oldest beyond `most`; return self if the curvature along s is not positive."""
         if not float(s @ y) > 1e-10 * float(torch.linalg.vector_norm(s) * torch.linalg.vector_norm(y)):
             return self
-        first = max(0, len(self) + 1 - most)
+        first = max(0, len(self.S) + 1 - most)
         S, Y = torch.cat([self.S[first:], s[None]]), torch.cat([self.Y[first:], y[None]])
         R = torch.nn.functional.pad(self.R[first:, first:], (0, 1, 0, 1))
         R[:, -1] = S @ y
@@ -98,7 +95,7 @@ class Pairs(State):
 
     def inverse_curvature(self, ritz: Ritz, v: Tensor) -> Tensor:
         """Return H v by the two-loop recursion, each loop written as the triangular system that it solves."""
-        if not len(self):
+        if not len(self.S):
             return ritz.inverse(v)
         gamma = self.R[-1, -1] / (self.Y[-1] @ ritz.inverse(self.Y[-1]))
         weights = torch.linalg.solve_triangular(self.R, (self.S @ v)[:, None], upper=True)[:, 0]
@@ -127,10 +124,11 @@ class Learnt(State):
 
         A Krylov space that is due is built if `may_build` allows it, given how often one was due.
         """
-        known = replace(self, before_x=point.x, before_gradient=point.gradient())
+        gradient = point.gradient()
+        known = replace(self, before_x=point.x, before_gradient=gradient)
         if self.before_x is None or self.before_gradient is None or self.ritz is None:
             return known
-        s, y = point.x - self.before_x, point.gradient() - self.before_gradient
+        s, y = point.x - self.before_x, gradient - self.before_gradient
         length, ritz = float(torch.linalg.vector_norm(s)), self.ritz
         if length > 0:  # a step may be lost in the rounding of x
             ritz = ritz if self.steps else ritz.damped(self.before_gradient, length)
@@ -148,12 +146,12 @@ class Learnt(State):
     def line_model(self, point: Point) -> LineModel:
         """Return the quasi-Newton model at the point."""
         assert self.ritz is not None
-        pairs = self.pairs or Pairs.none(point.x)
-        direction = -pairs.inverse_curvature(self.ritz, point.gradient())
+        pairs, gradient = self.pairs or Pairs.none(point.x), point.gradient()
+        direction = -pairs.inverse_curvature(self.ritz, gradient)
         length = float(torch.linalg.vector_norm(direction))
         # the direction of a tiny gradient may have length zero
         most = 1.0 if length <= self.longest else self.longest / length
-        return LineModel(point.gradient(), direction, len(self.ritz.values) + len(pairs), most)
+        return LineModel(gradient, direction, len(self.ritz.values) + len(pairs.S), most)
 
     def with_space(self, model: KrylovModel) -> Learnt:
         """Return this information with the Ritz pairs of a new Krylov space."""

@@ -31,7 +31,8 @@ def default_memory() -> float:
     constant, so a run can be repeated to the last bit unless memory is scarce. (A resumed run uses its original
     budget.)
     """
-    return min(machine_memory() / 8, free_memory() / 2)
+    machine = machine_memory()
+    return min(machine / 8, free_memory(machine) / 2)
 
 
 def machine_memory() -> float:
@@ -40,17 +41,16 @@ def machine_memory() -> float:
         physical = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
         physical = 8e9
-    return min([physical, *(limit for path in CGROUP_LIMITS if (limit := _number_in(path)) is not None)])
+    return min([physical, *filter(None, map(_number_in, CGROUP_LIMITS))])
 
 
-def free_memory() -> float:
-    """Return bytes available without swapping, if the system reports them; else all."""
+def free_memory(machine: float) -> float:
+    """Return bytes available without swapping, if the system reports them; else all of the machine."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        _, found, rest = Path("/proc/meminfo").read_text().partition("MemAvailable:")
     except OSError:
-        lines = []
-    free = [1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return min([machine_memory(), *free])
+        return machine
+    return min(machine, 1024.0 * int(rest.split()[0])) if found else machine
 
 
 def _number_in(path: str) -> float | None:

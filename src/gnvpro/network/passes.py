@@ -50,7 +50,7 @@ class PassPlan:
 
         A hundred CIFAR images at a time take a fifth to a third less time than a thousand, and a third of the memory.
         """
-        if max(tensor.ndim for tensor in tensors_of(inputs)) > 2:
+        if max(map(torch.Tensor.dim, tensors_of(inputs))) > 2:
             most = min(most, max(1, CACHED_NUMBERS // max(1, entries_per_sample(inputs))))
         if isinstance(inputs, Streamed):
             most = min(most, max(1, STREAMED_BYTES // max(1, footprint.peak)))
@@ -130,7 +130,8 @@ def linearize_chunks(chunks: Chunks, over: SampleSum, parameters: ThetaAndHead) 
     Work counts the passes that the method needs, so it is the same for every memory budget. Linearising a chunk
     again for lack of memory does not count as work; it only takes time.
     """
-    samples = over.count(sum(map(len, chunks.inputs)))
+    here = sum(map(len, chunks.inputs))
+    samples = here if over.samples is None else over.samples
     begun = perf_counter()
     features = []
     for i, inputs in enumerate(chunks.inputs):

@@ -73,7 +73,7 @@ class Subspace:
         blocks, start = [], 0
         for name, shape in self.parameters:
             size = math.prod(shape)
-            first, last = (int(i) for i in torch.searchsorted(self.kept, self.kept.new_tensor([start, start + size])))
+            first, last = torch.searchsorted(self.kept, self.kept.new_tensor([start, start + size])).tolist()
             own = self.kept[first:last] - start
             blocks.append((name, slice(first, last), own if own.numel() < size else None))
             start += size
@@ -149,7 +149,7 @@ class AllDirections(Subspace):
 
 def all_directions(parameters: Parameters, device: torch.device) -> Subspace:
     """Return the identity."""
-    n = sum(math.prod(shape) for _, shape in parameters)
+    n = sum([math.prod(shape) for _, shape in parameters])
     every = torch.arange(n, device=device)
     return AllDirections(parameters, n, every, every, torch.ones(n, dtype=torch.float64, device=device))
 

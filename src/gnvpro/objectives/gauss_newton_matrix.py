@@ -180,7 +180,7 @@ class MatrixBuilder:
         return GaussNewtonMatrix(matrix, gradient, self.penalty, self.subspace, self._pull_back(point, kept, root))
 
     def _pull_back(
-        self, point: ReducedPoint, kept: list[Chunk] | None = None, root: Root | None = None
+        self, point: ReducedPoint, kept: list[JacobianChunk] | None = None, root: Root | None = None
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """Return J' H d_outputs + a2 J_W' dW, from the kept rows or by a backward pass."""
         local, subspace, vjp = point.rotated, self.subspace, point.linearization.vjp
@@ -216,7 +216,7 @@ def joint_parts(point: ReducedPoint, subspace: Subspace) -> tuple[Tensor, Tensor
 
 
 @dataclass(frozen=True)
-class Chunk:
+class JacobianChunk:
     """Jacobian rows of some samples: R J (directions, m, rows), and J itself if S2 is needed."""
 
     rows: slice
@@ -235,14 +235,16 @@ class _Accumulator:
         self.head_coupling: Tensor | None = None
         self.residual_coupling: Tensor | None = None
 
-    def add_samples(self, point: ReducedPoint, full: bool, kept_bytes: float) -> tuple[list[Chunk] | None, Root | None]:
+    def add_samples(
+        self, point: ReducedPoint, full: bool, kept_bytes: float
+    ) -> tuple[list[JacobianChunk] | None, Root | None]:
         """Add all samples; return their Jacobian rows and the root if they fit into `kept_bytes`."""
         local, network, problem = self.local, point.linearization, point.problem
         if network.parts is None:
             root = curvature_root(local.misfit, local.fit.outputs, local.W)
             rows = local.misfit.over.largest(local.Z.shape[0])  # every process must keep them, or none
             bytes_kept = 8 * self.subspace.count * rows * root.rank * (2 if full else 1)
-            kept: list[Chunk] | None = [] if bytes_kept <= kept_bytes else None
+            kept: list[JacobianChunk] | None = [] if bytes_kept <= kept_bytes else None
             self._add(local, root, network, full, kept)
             return kept, root
         assert isinstance(local.misfit.over, ChunkedSum)
@@ -258,7 +260,12 @@ class _Accumulator:
         return None, None
 
     def _add(
-        self, local: HeadSensitivity, root: Root, network: FeatureLinearization, full: bool, kept: list[Chunk] | None
+        self,
+        local: HeadSensitivity,
+        root: Root,
+        network: FeatureLinearization,
+        full: bool,
+        kept: list[JacobianChunk] | None,
     ) -> None:
         """Add samples in memory, all of them or a chunk; append their Jacobian rows to the list, if any.
 
@@ -284,7 +291,7 @@ class _Accumulator:
             projected.add_square(self.square)
             self.head_coupling += root.couple(projected, Z, rows)
             if kept is not None:
-                kept.append(Chunk(rows, projected, J if full else None))
+                kept.append(JacobianChunk(rows, projected, J if full else None))
             del jacobians, J, projected  # free them before the next ones are computed
 
     def _narrowed(self, local: HeadSensitivity) -> Tensor:

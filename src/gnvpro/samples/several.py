@@ -119,6 +119,8 @@ def shapes_of(batch: Inputs) -> tuple[tuple[int, ...], ...]:
 
 def entries_per_sample(batch: Inputs) -> int:
     """Return the count of numbers in one sample."""
+    if isinstance(batch, Tensor):
+        return prod(batch.shape[1:])
     return sum([prod(tensor.shape[1:]) for tensor in tensors_of(batch)])
 
 

@@ -29,12 +29,20 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 
+from gnvpro.minimize.status import Status
 from gnvpro.policy import StoppingPolicy
 from gnvpro.training.history import Record
 
 WORK = attrgetter("work")
 LEAST, SHARE = 200, 0.25  # window of `seen_rests`: minimum number of iterations, and share of all iterations
 HALVED = 0.5
+
+
+def end(rules: StoppingPolicy, history: Sequence[Record], first: int, settles: bool, capped: bool) -> Status | None:
+    """Return how the objective came to rest; `settles` is False if at a standstill better steps are still to come."""
+    if has_converged(rules, history, first):
+        return Status.CONVERGED
+    return Status.SETTLED if settles and has_settled(rules, history, first, capped) else None
 
 
 def has_converged(rules: StoppingPolicy, history: Sequence[Record], first: int = 0) -> bool:

@@ -186,13 +186,11 @@ class TrainRun(Run):
             return None
         rules, capped, history = self.problem.policy.stopping, self._capped, self.journal.history.records
         self._first, self._read = convergence.first_record(history, self._first, self._read), len(history)
-        if convergence.has_converged(rules, history, self._first):
-            return Status.CONVERGED
-        if not state.settles:  # at a standstill better steps are still to come
-            return None
-        if not capped and convergence.rests(rules, history, self._improved.iteration) and Rise.of(history) is not None:
-            return Status.TURNED_UP
-        return Status.SETTLED if convergence.has_settled(rules, history, self._first, capped) else None
+        ended = convergence.end(rules, history, self._first, state.settles, capped)
+        if ended is Status.CONVERGED or capped or not state.settles:
+            return ended
+        turned = convergence.rests(rules, history, self._improved.iteration) and Rise.of(history) is not None
+        return Status.TURNED_UP if turned else ended
 
     # -- the search for penalties
 

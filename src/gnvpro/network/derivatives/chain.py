@@ -75,6 +75,9 @@ def bound(module: nn.Module, names: Collection[str], prefix: str = "") -> Formul
 def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[BoundLayer] | None:
     if module._forward_hooks or module._forward_pre_hooks:  # they may change what a module computes
         return None
+    rule = rule_for(module)
+    if rule is identity:
+        return []
     inside = tuple([name for name in names if name.startswith(prefix)])
     own = tuple([name.removeprefix(prefix) for name in inside])
     if callable(getattr(module, "linearize", None)):
@@ -84,9 +87,6 @@ def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[Bound
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         parts = [_bound(child, inside, f"{prefix}{name}.") for name, child in children]
         return None if None in parts else [layer for part in parts for layer in part or ()]
-    rule = rule_for(module)
-    if rule is identity:
-        return []
     if rule is None or not module._parameters.keys() >= set(own):
         return None
     return [BoundLayer(module, rule, own, inside)]
