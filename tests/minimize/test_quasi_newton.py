@@ -82,9 +82,9 @@ def test_without_pairs_it_is_the_ritz_inverse():
 
 def test_a_pair_along_negative_curvature_is_refused():
     s, none = torch.ones(3, dtype=F64), Pairs.none(torch.ones(3, dtype=F64))
-    assert len(none.with_pair(s, s, 5)) == 1
-    assert len(none.with_pair(s, -s, 5)) == 0
-    assert len(none.with_pair(s, torch.tensor([1.0, -1.0, 0.0], dtype=F64), 5)) == 0
+    assert len(none.with_pair(s, s, 5).S) == 1
+    assert len(none.with_pair(s, -s, 5).S) == 0
+    assert len(none.with_pair(s, torch.tensor([1.0, -1.0, 0.0], dtype=F64), 5).S) == 0
 
 
 @given(st.floats(1e-3, 1.0))
