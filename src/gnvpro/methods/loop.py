@@ -1,7 +1,7 @@
 """The trust-region loop as steps from state to state, for any kind of local model.
 
     state   position of the loop: x, the start of its head, the bound, and the memory of the models                 `LoopState`
-    cache   the evaluated point and its local model                                                        `At`
+    cache   the evaluated point and its local model                                                        `LoopPoint`
     models  how to model the objective around a point: made by a solver for one problem                     `Models`
 
 A model is planned once, from the current budget, and the plan goes into the state. A model dropped from the
@@ -73,7 +73,7 @@ class Models(ABC, Generic[P]):
         """Return the plan for another model at the same point, if the current one makes no progress."""
         return None
 
-    def gradient(self, loop: Loop[P], state: LoopState, at: At[P]) -> tuple[LoopState, Tensor | None]:
+    def gradient(self, loop: Loop[P], state: LoopState, at: LoopPoint[P]) -> tuple[LoopState, Tensor | None]:
         """The gradient at the point of a state; None if the budget does not last for it."""
         if not state.has_gradient and loop.budget.passes_left < 1:
             return state, None
@@ -82,7 +82,7 @@ class Models(ABC, Generic[P]):
 
 
 @dataclass
-class At(Generic[P]):
+class LoopPoint(Generic[P]):
     """The evaluated point of a state, and its local model once there is one, with the memory that it was built from."""
 
     point: P
@@ -102,7 +102,7 @@ class Loop(Generic[P]):
     def first(self, point: P, bound: Bound | None, memory: State | None = None, below_rounding: int = 0) -> LoopState:
         """The state at a point, before any step."""
         state = state_at(point, bound, memory, below_rounding)
-        self.cache.keep("at", At(point), state.iterate)
+        self.cache.keep("at", LoopPoint(point), state.iterate)
         return state
 
     def step(self, state: LoopState) -> tuple[LoopState, StepReport | Status]:
@@ -134,18 +134,18 @@ class Loop(Generic[P]):
         passes = self.models.trial_passes + (0.0 if state.has_model else self.models.model_passes)
         return replace(state, gradient_norm=norm, next_passes=passes)
 
-    def at(self, state: LoopState) -> At[P]:
+    def at(self, state: LoopState) -> LoopPoint[P]:
         """The evaluated point of a state."""
         return self.cache.recall("at", partial(self._again, state), state.iterate)
 
-    def _again(self, state: LoopState) -> At[P]:
+    def _again(self, state: LoopState) -> LoopPoint[P]:
         """Evaluate the point of a state again."""
         point: P = self.objective.start(state.x, state.start)
         if state.has_gradient:
             point.gradient()
-        return At(point)
+        return LoopPoint(point)
 
-    def model(self, state: LoopState, at: At[P]) -> tuple[LoopState, LocalModel]:
+    def model(self, state: LoopState, at: LoopPoint[P]) -> tuple[LoopState, LocalModel]:
         """The local model at the point of a state."""
         models: Models[P] = self.models
         memory = state.memory
@@ -161,7 +161,7 @@ class Loop(Generic[P]):
         at.model, at.memory = model, models.learnt(memory, model)
         return replace(state, memory=at.memory, has_model=True, has_gradient=at.point.known_gradient is not None), model
 
-    def _present(self, memory: State | None, at: At[P]) -> LocalModel:
+    def _present(self, memory: State | None, at: LoopPoint[P]) -> LocalModel:
         """The model that a state has, built again if it was dropped."""
         if at.model is None or at.memory is not memory:
             at.model, at.memory = self.cache.again(lambda: self.models.build(memory, at.point)), memory

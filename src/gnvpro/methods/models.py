@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gnvpro.methods.loop import At, Loop, LoopState, Models, P
+from gnvpro.methods.loop import Loop, LoopPoint, LoopState, Models, P
 from gnvpro.methods.protocol import Budget
 from gnvpro.minimize.dense_model import DenseModel, scaled_metric, straight
 from gnvpro.minimize.krylov import KrylovModel, krylov_model
@@ -148,7 +148,7 @@ class DenseModels(Models[ReducedPoint]):
         return DenseModel(*known) if product is None else PartModel(*known, lambda y: reduce(product(expand(y))))
 
     def gradient(
-        self, loop: Loop[ReducedPoint], state: LoopState, at: At[ReducedPoint]
+        self, loop: Loop[ReducedPoint], state: LoopState, at: LoopPoint[ReducedPoint]
     ) -> tuple[LoopState, Tensor | None]:
         """The gradient, which comes with the matrix."""
         if not state.has_model and self.model_passes > loop.budget.passes_left:
