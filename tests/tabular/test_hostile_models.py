@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from safetensors import safe_open
@@ -34,7 +35,9 @@ def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     X = random.normal(size=(40, 3))
     estimator = GNvproRegressor if request.param == "regressor" else GNvproClassifier
     y = X[:, 0] if request.param == "regressor" else np.where(X[:, 0] > 0.5, "u", np.where(X[:, 1] > 0, "v", "w"))
-    model = TableModel(estimator(random_state=0, work=10).fit(X, y), Columns({"a": (), "b": ("p", "q")}, ("t",)))
+    frame = pandas.DataFrame({"a": X[:, 0], "b": np.where(X[:, 1] > 0, "p", "q")})
+    columns = Columns({"a": "number", "b": "category"}, ("t",))
+    model = TableModel(estimator(random_state=0, work=10).fit(frame, y), columns)
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
     model_file.save(path, model)
     assert model_file.load(path).columns == model.columns
@@ -75,9 +78,13 @@ CHANGES: dict[str, Callable[[Header, Tensors], object]] = {
     "a target twice": lambda h, t: h.update(targets=["t", "t"]),
     "no inputs": lambda h, t: h.update(inputs={}),
     "inputs that are a list": lambda h, t: h.update(inputs=["a", "b"]),
-    "an input more": lambda h, t: h["inputs"].update(c=[]),
-    "a level twice": lambda h, t: h["inputs"].update(b=["p", "p"]),
-    "a level that is a list": lambda h, t: h["inputs"].update(b=[["p"], ["q"]]),
+    "an input more": lambda h, t: h["inputs"].update(c="number"),
+    "an input of another kind": lambda h, t: h["inputs"].update(a="date"),
+    "a level twice": lambda h, t: h["encoding"]["b"].update(levels=["p", "p"]),
+    "a level that is a list": lambda h, t: h["encoding"]["b"].update(levels=[["p"], ["q"]]),
+    "a level more": lambda h, t: h["encoding"]["b"].update(levels=["p", "q", "r"]),
+    "means of other levels": lambda h, t: h["encoding"]["b"].update(means=[[0.0]]),
+    "no encoding": lambda h, t: h.pop("encoding"),
     "no posterior": lambda h, t: h.pop("posterior"),
     "a posterior of nothing": lambda h, t: h.update(posterior={"of": "theta and head"}),
     "a posterior that is a word": lambda h, t: h.update(posterior="all"),

@@ -59,8 +59,7 @@ REFUSED = {
     "a question mark among numbers": (changed({3: "?"}), (), r"'\?' in row 4.*--missing '\?'.*--categories a"),
     "decimal commas": (pairs([f'"{x:.3f}"'.replace(".", ",") for x in X]), (), "decimal comma.*--decimal ,"),
     "one decimal comma": (changed({5: '"0,5"'}), (), "decimal comma.*--decimal ,"),
-    "an empty cell": (changed({3: ""}), (), r"1 of 40 rows .* \(columns 'a' 1\).*--drop-incomplete"),
-    "NA among numbers": (changed({3: "NA", 4: "NaN"}), (), r"2 of 40 rows .* \(columns 'a' 2\)"),
+    "an empty target": ([*pairs(), "1,"], (), r"1 of 41 rows .* \(columns 'y' 1\).*--drop-incomplete"),
     "a target given twice": (pairs(), ("--target", "y"), "--target 'y' is given twice"),
     "a target of text": ([f"{x:g},v{k % 3}" for k, x in enumerate(X)], (), "'v0', which is no number.*--classify"),
     "classes of fractions": (pairs(), ("--classify",), "no classes; leave --classify out"),
@@ -70,7 +69,11 @@ REFUSED = {
     "a negative width": (pairs(), ("--hidden", -3), "--hidden must be at least 1, got -3"),
     "a category that is not there": (pairs(), ("--categories", "b"), r"no column 'b' \(--categories\)"),
     "a decimal sign of two": (pairs(), ("--decimal", ".,"), "--decimal='.,' is not known"),
-    "only dates": ([f"2024-01-{1 + k % 28:02d},{x:g}" for k, x in enumerate(X)], (), "no column besides 'y'.*dates"),
+    "only doubtful dates": (
+        [f"1/{1 + k % 12}/2024,{x:g}" for k, x in enumerate(X)],
+        (),
+        "no column besides 'y'.*dates",
+    ),
 }
 
 
@@ -144,7 +147,7 @@ def test_the_terminal_says_how_each_column_was_read(mixed: tuple[Path, str]) -> 
         ("size", "input", "number, from 0 to 1"),
         ("country", "input", "category of 3: DE, FR, NA; is NA one of them?"),
         ("doors", "input", "category of 2: 3, 4"),
-        ("sold", "left out", "dates"),
+        ("sold", "input", "date, from 2024-01-01 00:00:00 to 2024-01-28 00:00:00"),
         ("remark", "left out", "text with 40 different values"),
         ("empty", "left out", "all cells are empty"),
         ("area", "input", "number, 1 missing"),
@@ -164,23 +167,39 @@ def test_rows_that_are_left_out_are_counted(mixed: tuple[Path, str]) -> None:
 
 def test_the_terminal_and_the_report_count_the_same_inputs(mixed: tuple[Path, str]) -> None:
     folder, output = mixed
-    assert "4 columns (7 inputs" in output
-    assert "4 columns (7 inputs" in (folder / "run" / "report.html").read_text()
-    assert "4 columns (7 inputs" in (folder / "run" / "model.md").read_text()
+    assert "5 columns" in output
+    assert "5 columns (10 inputs" in (folder / "run" / "report.html").read_text()
+    assert "5 columns (10 inputs" in (folder / "run" / "model.md").read_text()
 
 
 def test_a_table_is_predicted_as_the_training_table_was_read(mixed: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = mixed
-    head = "size,country,doors,area\n"
-    (tmp_path / "new.csv").write_text(head + "0.5,NA,3,0.25\n0.6,DE,4,0.36\n")
+    head = "size,country,doors,area,sold\n"
+    (tmp_path / "new.csv").write_text(head + "0.5,NA,3,0.25,2024-01-03\n0.6,DE,4,0.36,2024-02-03\n")
     model = folder / "run" / "model.safetensors"
     done = command("predict", model, tmp_path / "new.csv")
     assert done.exit_code == 0, done.output
-    (tmp_path / "new.csv").write_text(head + "0.5,NA,3,?\n")
+    (tmp_path / "new.csv").write_text(head + "0.5,NA,3,?,2024-01-03\n")
     done = command("predict", model, tmp_path / "new.csv")
-    assert done.exit_code == 1
-    assert "fill them, or remove those rows" in done.output
-    assert "--drop-incomplete" not in done.output
+    assert done.exit_code == 0
+    assert "note: column 'area' has 1 missing values and had none in training" in done.output
+
+
+def test_empty_cells_and_dates_are_learnt_from(tmp_path: Path) -> None:
+    rows = [f"{'' if k % 5 == 0 else f'{x:g}'},{1 + k % 28}.1.2024,{3 * x + k % 28:g}" for k, x in enumerate(X)]
+    done = train(written(tmp_path, rows, "a,sold,y"), "--test", 0.5)
+    assert done.exit_code == 0, done.output
+    assert (
+        "note: 8 of 40 rows of table.csv have empty or infinite cells (columns 'a' 8); the model learns" in done.output
+    )
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["rows"] == {"train": 20, "test": 20}
+    assert metrics["test"]["rmse"] < 0.5 * metrics["baselines"]["mean"]["rmse"]
+    new = tmp_path / "new.csv"
+    new.write_text("a,sold\n,2024-01-05\n0.5,31.1.2024\n")
+    done = command("predict", tmp_path / "run" / "model.safetensors", new)
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.strip().splitlines()) == 3
 
 
 NAMES = {

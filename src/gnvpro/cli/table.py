@@ -114,10 +114,11 @@ def predict_on_table(
         if out is not None:
             check_output(out)
         from gnvpro.tabular.order import Reading
-        from gnvpro.tabular.table_run import predict_table
+        from gnvpro.tabular.table_run import predict_table, telling
 
         given = decimal is not None or missing is not None
-        table = predict_table(model, data, Reading(decimal or ".", tuple(missing or ())) if given else None)
+        with telling(lambda text: typer.echo(text, err=True)):
+            table = predict_table(model, data, Reading(decimal or ".", tuple(missing or ())) if given else None)
         if out is None:
             table.to_csv(sys.stdout, index=False)
             return

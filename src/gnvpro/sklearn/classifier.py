@@ -125,7 +125,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         n = len(self.classes_)
         if n < 2:
             raise ValueError(f"y must have samples of at least two classes, got one class: {self.classes_[0]!r}")
-        X = self._encode(X, np.eye(n)[labels][:, int(n == 2) :], weights)
+        X = self._encode(X, shares_of_classes(labels, n), weights)
         found = self._find(X, labels, "logistic" if n == 2 else "multinomial", weights, labels, self._seed())
         self._keep(found, X.shape[1])
         self._posterior: Posterior | None = None
@@ -180,6 +180,12 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         most_likely = self.predict_proba(X).argmax(1)
         labels: Array = self.classes_[most_likely]
         return labels
+
+
+def shares_of_classes(labels: Array, count: int) -> Array:
+    """Return one column of zeros and ones per class; for two classes only that of the second."""
+    shares: Array = np.eye(count)[labels][:, int(count == 2) :]
+    return shares
 
 
 def class_logits(shares: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from gnvpro.sklearn.scaling import weighted_median
 
 PERIODS = {"day": 1.0, "week": 7.0, "year": 365.2425}  # days
 FOLDS_OF_LEVELS = 5
+KINDS_OF_COLUMNS = ("number", "date", "levels")
 UNSEEN = -1.0
 Array = NDArray[Any]
 
@@ -49,6 +50,25 @@ class EncodedColumn:
     means: tuple[
         tuple[float, ...], ...
     ] = ()  # of the targets: one row per level, then missing, then unseen; none: one-hot
+
+    @staticmethod
+    def of_facts(name: str, facts: Mapping[str, Any]) -> EncodedColumn:
+        """Return the column that a file describes, after checking what it says."""
+        levels, means = tuple(facts["levels"]), tuple(tuple(float(mean) for mean in row) for row in facts["means"])
+        column = EncodedColumn(
+            name,
+            facts["kind"],
+            levels,
+            facts["has_missing"] is True,
+            float(facts["median"]),
+            tuple(facts["periods"]),
+            means,
+        )
+        sound = column.kind in KINDS_OF_COLUMNS and set(column.periods) <= set(PERIODS)
+        sound = sound and all(isinstance(each, str) for each in levels) and len(set(levels)) == len(levels)
+        if not sound or (means and len(means) != len(levels) + 2) or len({len(row) for row in means}) > 1:
+            raise ValueError(f"its column {name!r} is described by {facts!r}")
+        return column
 
     def codes(self, values: Any) -> Array:
         """Return numbers, days or indices of levels."""

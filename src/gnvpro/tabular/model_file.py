@@ -6,6 +6,7 @@ is right, its layers have the shapes of its tensors, and it can predict a row.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,18 +16,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnvpro.extras import need
 from gnvpro.network.subspace import Subspace
 from gnvpro.networks.architecture import KINDS, Kinds, filled, layers_of, module_of
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor, scaling
+from gnvpro.sklearn.encoding import EncodedColumn, Encoding
 from gnvpro.sklearn.linear import LinearSpread
 from gnvpro.sklearn.parts import PartPosteriors, Posterior, SideBySide
 from gnvpro.tabular.order import Reading
 from gnvpro.tabular.table_columns import Columns
 from gnvpro.tensor_file import read_tensors, write_tensors
 
-FORMAT = "gnvpro table model 2"
+FORMAT = "gnvpro table model 3"
+KIND_OF = {"number": "number", "date": "date", "levels": "category"}  # in a table, by that of the encoding
 JOINT = ("theta", "W", "mix", "seeds", "factor", "follow", "head_root", "scale")  # tensors of a JointPosterior
 LINEAR = ("directions", "squares", "alphas")
 SUBSPACE = ("kept", "mirror", "scale")
@@ -64,7 +68,8 @@ def save(path: Path, model: TableModel) -> None:
     description = {
         "format": FORMAT,
         "layers": layers,
-        "inputs": {name: list(values) for name, values in model.columns.inputs.items()},
+        "inputs": dict(model.columns.inputs),
+        "encoding": {column.name: asdict(column) for column in estimator.encoding_.columns},
         "targets": list(model.columns.targets),
         "reading": asdict(model.columns.reading),
         "posterior": facts,
@@ -101,7 +106,16 @@ def rebuilt(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TableMo
     module = filled(module_of(header["layers"], LAYERS), below("module.", tensors))
     estimator: Any = GNvproRegressor() if header["classes"] is None else GNvproClassifier()
     estimator.module_ = module.eval()
-    estimator.n_features_in_ = len(columns.encoded)
+    described = header["encoding"]
+    if list(described) != list(columns.inputs):
+        raise ValueError("its columns and their encoding differ")
+    estimator.encoding_ = Encoding(tuple(EncodedColumn.of_facts(name, facts) for name, facts in described.items()))
+    if any(
+        kind != KIND_OF[each.kind]
+        for each, kind in zip(estimator.encoding_.columns, columns.inputs.values(), strict=True)
+    ):
+        raise ValueError("its columns and their encoding differ")
+    estimator.n_features_in_, estimator.feature_names_in_ = len(described), np.array([*described], dtype=object)
     estimator._posterior = posterior_of(below("posterior.", tensors), header["posterior"])
     if header["classes"] is None:
         estimator.noise_std_ = tensors["noise_std"].numpy()
@@ -114,8 +128,8 @@ def rebuilt(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TableMo
 def columns_of(header: Mapping[str, Any]) -> Columns:
     """Return the columns that a header names, after checking their types."""
     inputs, targets, classes = header["inputs"], header["targets"], header["classes"]
-    names = [*targets, *inputs, *(value for values in inputs.values() for value in values)]
-    lists = [targets, *inputs.values(), *([] if classes is None else [classes])]
+    names = [*targets, *inputs, *inputs.values()]
+    lists = [targets, *([] if classes is None else [classes])]
     if not all(isinstance(name, str) for name in names) or not all(isinstance(each, list) for each in lists):
         raise ValueError("its columns are no lists of names")
     if not inputs or not targets or any(len(set(each)) < len(each) for each in lists):
@@ -124,12 +138,21 @@ def columns_of(header: Mapping[str, Any]) -> Columns:
         raise ValueError("its classes are fewer than two, or of several targets")
     given = header["reading"]
     reading = Reading(given["decimal"], tuple(given["missing"]), tuple(given["categories"]))
-    return Columns({name: tuple(values) for name, values in inputs.items()}, tuple(targets), reading)
+    return Columns(dict(inputs), tuple(targets), reading)
 
 
 def predicts(model: TableModel) -> None:
     """Raise if the model cannot predict a row of its columns."""
-    estimator, row = model.estimator, np.zeros((1, len(model.columns.encoded)))
+    estimator = model.estimator
+    cells = {"number": np.zeros(1), "category": np.array([None]), "date": np.zeros(1, "datetime64[us]")}
+    row = need("pandas", "tabular").DataFrame({name: cells[kind] for name, kind in model.columns.inputs.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a missing level
+        check_row(model, estimator, row)
+
+
+def check_row(model: TableModel, estimator: Estimator, row: Any) -> None:
+    """Raise if the predictions of a row are not as many as there are targets or classes."""
     if isinstance(estimator, GNvproClassifier):
         found = estimator.predict_proba(row).shape[1], len(estimator.predict(row))
         wanted = len(estimator.classes_), 1

@@ -32,11 +32,16 @@ def prepared(order: TableOrder, tell: Tell = print) -> ReadTable:
     table = choose_columns(read_table(order.data), order)
     source = order.data.name
     trouble = incomplete(table.cells, table.n_rows, source)
-    if trouble and not order.drop_incomplete:
-        raise ValueError(f"{trouble}; fill them, or leave those rows out with --drop-incomplete")
-    if trouble:
+    if trouble and order.drop_incomplete:
         table = complete_rows(table)
         tell(f"left out: {trouble}")
+    elif trouble:
+        targets = incomplete({name: table.cells[name] for name in order.targets}, table.n_rows, source)
+        if targets:
+            raise ValueError(
+                f"{targets}; nothing can be learnt from a missing target: leave them out with --drop-incomplete"
+            )
+        tell(f"note: {trouble}; the model learns from them as missing, and --drop-incomplete leaves those rows out")
     if len(table.rows) < MIN_ROWS:
         raise ValueError(f"{source} has {len(table.rows)} complete rows; a model needs {MIN_ROWS} or more")
     for name in order.targets:

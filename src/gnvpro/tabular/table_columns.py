@@ -1,11 +1,12 @@
-"""Choose the inputs of a table and turn them into numbers.
+"""Choose the inputs of a table; the estimator makes numbers of them (`gnvpro.sklearn.encoding`).
 
-number      one column
-category    one column of zeros and ones per value that was seen in training
+number, category, date     an input, whether or not cells are missing
+names, ambiguous dates     left out, and the terminal says why
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,33 +14,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnvpro.extras import need
 from gnvpro.tabular.cells import Cells, read_cells
 from gnvpro.tabular.order import Reading, TableOrder
 from gnvpro.tabular.read import UNNAMED, quoted
 
-MAX_CATEGORIES = 30  # limit for a column not named by --categories; above it the text is taken for names
+MAX_CATEGORIES = (
+    30  # with more levels, and as many as half the rows, text is taken for names, unless --categories names it
+)
+SHARE_OF_NAMES = 0.5
+GERMAN_DATE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
 SHOWN_LEVELS = 4
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that a model takes, and how each becomes numbers."""
+    """The columns of a table that a model takes, and how they are read."""
 
-    inputs: Mapping[str, tuple[str, ...]]  # the values of a category; none for a column of numbers
+    inputs: Mapping[str, str]  # "number", "category" or "date"
     targets: tuple[str, ...]
     reading: Reading = field(default_factory=Reading)
 
-    @property
-    def encoded(self) -> list[tuple[str, str | None]]:
-        """The columns of the matrix of inputs: their name and, for a category, the value they stand for."""
-        return [(name, value) for name, values in self.inputs.items() for value in values or (None,)]
-
-    def matrix(self, frame: Any, source: str) -> NDArray[np.float64]:
-        """Return the inputs of a new table as numbers, one row per row of the table.
+    def typed(self, frame: Any, source: str) -> Any:
+        """Return the inputs of a new table with the types that the estimator takes.
 
         Raises:
-            ValueError: a column is missing, has empty cells, or holds what the model was not trained on.
+            ValueError: a column is missing, or holds what the model was not trained on.
         """
         missing = [name for name in self.inputs if name not in frame.columns]
         if missing:
@@ -48,34 +49,32 @@ class Columns:
                 f"it has {quoted(frame.columns)}"
             )
         cells = {
-            name: read_cells(name, frame[name], self.reading, source, category=bool(levels))
-            for name, levels in self.inputs.items()
+            name: read_cells(name, frame[name], self.reading, source, category=kind == "category")
+            for name, kind in self.inputs.items()
         }
-        trouble = incomplete(cells, len(frame), source)
-        if trouble:
-            raise ValueError(f"{trouble}; fill them, or remove those rows")
-        return self.encode(cells, source)
+        return self.as_frame(cells, source)
 
-    def encode(self, cells: Mapping[str, Cells], source: str) -> NDArray[np.float64]:
-        """Return the inputs as numbers."""
-        for name, levels in self.inputs.items():
-            if levels:
-                self._check_levels(name, cells[name], source)
-            elif cells[name].kind != "number":
+    def as_frame(self, cells: Mapping[str, Cells], source: str) -> Any:
+        """Return cells that were read as a table of numbers, text and dates; empty and infinite cells are missing."""
+        for name, kind in self.inputs.items():
+            if cells[name].kind not in (kind, "empty"):
                 raise ValueError(
-                    f"column {name!r} of {source} holds {example(cells[name])}, which is no number; "
-                    "the model was trained on numbers there"
+                    f"column {name!r} of {source} holds {example(cells[name])}, which is no {kind}; "
+                    f"the model was trained on {'categories' if kind == 'category' else kind + 's'} there"
                 )
-        columns = [cells[name].values if value is None else cells[name].values == value for name, value in self.encoded]
-        return np.column_stack(columns).astype(np.float64)
-
-    def _check_levels(self, name: str, cells: Cells, source: str) -> None:
-        unknown = sorted(set(cells.levels) - set(self.inputs[name]))
-        if unknown:
-            raise ValueError(
-                f"column {name!r} of {source} holds {unknown[0]!r}, which was not in the training data "
-                f"({quoted(self.inputs[name])}); remove those rows, or train again with such rows"
-            )
+        pandas = need("pandas", "tabular")
+        made = {}
+        for name, kind in self.inputs.items():
+            values, missing = cells[name].values, cells[name].missing
+            if cells[name].kind == "empty":
+                values = np.full(len(missing), np.nan if kind == "number" else None)
+            if kind == "category":
+                made[name] = pandas.Series(values, dtype=object)
+            elif kind == "date":
+                made[name] = pandas.Series([dated(value) for value in values], dtype="datetime64[us]")
+            else:
+                made[name] = pandas.Series(np.where(missing, np.nan, values).astype(np.float64))
+        return pandas.DataFrame(made)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def choose_columns(frame: Any, order: TableOrder) -> ReadTable:
     source, reading = order.data.name, order.reading
     check_names(frame, order)
     cells: dict[str, Cells] = {}
-    inputs: dict[str, tuple[str, ...]] = {}
+    inputs: dict[str, str] = {}
     said = []
     for name in map(str, frame.columns):
         if name in order.drop:
@@ -107,7 +106,7 @@ def choose_columns(frame: Any, order: TableOrder) -> ReadTable:
             reason = why_left_out(name, found, reading)
             said.append((name, "left out", reason) if reason else (name, "input", described(found)))
             if not reason:
-                cells[name], inputs[name] = found, found.levels if found.kind == "category" else ()
+                cells[name], inputs[name] = found, found.kind
     if not inputs:
         rest = [f"{name}: {how}" for name, role, how in said if role == "left out"]
         reasons = f" ({'; '.join(rest)})" if rest else ""
@@ -167,10 +166,11 @@ def why_left_out(name: str, cells: Cells, reading: Reading) -> str:
         return "it has no name, as a column of row numbers has none; name it to use it"
     if cells.kind == "empty":
         return "all cells are empty"
-    if cells.kind == "date":
-        return "dates; turn them into numbers such as days since the first one to use them"
+    if cells.kind == "date" and any(value is not None and dated(value) is None for value in cells.values):
+        doubtful = next(value for value in cells.values if value is not None and dated(value) is None)
+        return f"dates such as {doubtful!r}, of which day, month or century is not sure; write 2024-01-31 to use them"
     levels = len(cells.levels) if cells.kind == "category" else 0
-    if levels > MAX_CATEGORIES and name not in reading.categories:
+    if levels > MAX_CATEGORIES and levels > SHARE_OF_NAMES * len(cells.values) and name not in reading.categories:
         return f"text with {levels} different values, such as {cells.levels[0]!r}; --categories makes it a category"
     return ""
 
@@ -186,6 +186,9 @@ def described(cells: Cells) -> str:
         words = f" ({', '.join(cells.words)})" if cells.words else ""
         one = values.min() == values.max()
         return f"number{empty}{words}, {'always' if one else 'from'} {values.min():g}{'' if one else f' to {values.max():g}'}"
+    if cells.kind == "date":
+        dates = sorted(str(value) for value in map(dated, cells.values) if value is not None)
+        return f"date{empty}, from {dates[0]} to {dates[-1]}"
     levels = cells.levels
     more = ", ..." if len(levels) > SHOWN_LEVELS else ""
     doubtful = f"; is {cells.words[0]} one of them? else --missing {cells.words[0]}" if cells.words else ""
@@ -207,9 +210,18 @@ def complete_rows(table: ReadTable) -> ReadTable:
     """Return the table without the rows that have empty or infinite cells."""
     kept = ~np.any([each.missing for each in table.cells.values()], axis=0)
     cells = {name: Cells(each.kind, each.values[kept], each.words) for name, each in table.cells.items()}
-    inputs = {name: cells[name].levels if levels else () for name, levels in table.columns.inputs.items()}
-    columns = Columns(inputs, table.columns.targets, table.columns.reading)
+    columns = table.columns
     return ReadTable(columns, cells, table.said, table.rows[kept], table.n_rows)
+
+
+def dated(value: str | None) -> Any:
+    """Return a cell as a date and time; None if it is empty, or could be several dates."""
+    if value is None:
+        return None
+    german = GERMAN_DATE.fullmatch(value)
+    day = "-".join(f"{int(part):02}" for part in german.groups()[::-1]) if german else value.replace("/", "-")
+    found = need("pandas", "tabular").to_datetime(day, errors="coerce", format="ISO8601" if german else "mixed")
+    return found if day[:4].isdigit() and found == found else None
 
 
 def example(cells: Cells) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from numpy.typing import NDArray
 
 from gnvpro.extras import need
 from gnvpro.files import CONFIG, HISTORY, METRICS, MODEL, kind_of_run, replacing, write_json
+from gnvpro.policy import as_policy
 from gnvpro.sklearn import GNvproClassifier, GNvproRegressor
+from gnvpro.sklearn.classifier import shares_of_classes
+from gnvpro.sklearn.encoding import Encoding
 from gnvpro.tabular import model_file
-from gnvpro.tabular.model_file import TableModel
+from gnvpro.tabular.model_file import Estimator, TableModel
 from gnvpro.tabular.order import Reading, TableOrder
 from gnvpro.tabular.prepare import Tell
 from gnvpro.tabular.read import fresh, read_table
@@ -39,9 +43,9 @@ Array = NDArray[Any]
 class Parts:
     """The rows to fit to, and those held out."""
 
-    X: Array
+    X: Any  # DataFrame
     y: Array
-    X_test: Array
+    X_test: Any
     y_test: Array
     rows: Array  # of the file, that were held out
 
@@ -54,7 +58,8 @@ def train_table(order: TableOrder, table: ReadTable, tell: Tell = print) -> tupl
     """
     parts, notes = split(order, table)
     columns = table.columns
-    tell(f"training on {len(parts.X)} rows of {sizes(columns)}; {len(parts.X_test)} rows are held out")
+    n = len(columns.inputs)
+    tell(f"training on {len(parts.X)} rows of {n} column{'s' * (n > 1)}; {len(parts.X_test)} rows are held out")
     if not order.classify and not order.verbose:
         tell("errors of stages are root mean squares, in standard deviations of the target")
     for note in notes:
@@ -64,26 +69,29 @@ def train_table(order: TableOrder, table: ReadTable, tell: Tell = print) -> tupl
     seconds = time.perf_counter() - started
     tell("scoring, beside other models on the same rows")
     model = TableModel(estimator, columns)
-    metrics = measured(order, model, parts, seconds, tell)
-    return metrics, write(order, model, metrics, parts)
+    with telling(tell):
+        metrics = measured(order, model, parts, seconds, tell)
+        return metrics, write(order, model, metrics, parts)
 
 
-def sizes(columns: Columns) -> str:
+def sizes(model: TableModel) -> str:
     """Return how many columns there are, and how many numbers the network sees of them."""
-    n, m = len(columns.inputs), len(columns.encoded)
+    n, m = len(model.columns.inputs), len(model.estimator.get_feature_names_out())
     text = f"{n} column{'s' * (n > 1)}"
-    return text if n == m else f"{text} ({m} inputs, one per value of a category)"
+    return text if n == m else f"{text} ({m} inputs)"
 
 
 def split(order: TableOrder, table: ReadTable) -> tuple[Parts, list[str]]:
     """Draw the rows to train on and those held out by the seed; every class is among those to train on."""
     from sklearn.model_selection import train_test_split
 
-    X, y = table.columns.encode(table.cells, order.data.name), targets_of(order, table)
+    X, y = table.columns.as_frame(table.cells, order.data.name), targets_of(order, table)
     rows, notes = np.arange(len(X)), []
     held_out = round(order.test * len(X))
     if held_out == 0:
-        return Parts(X, y, X[:0], y[:0], rows[:0]), ["no row is held out, so all scores are of rows the model has seen"]
+        return Parts(X, y, X.iloc[:0], y[:0], rows[:0]), [
+            "no row is held out, so all scores are of rows the model has seen"
+        ]
     counts = np.unique(y, return_counts=True)[1] if order.classify else np.array([0])
     stratify = y if order.classify and counts.min() >= 2 and held_out >= len(counts) else None
     kept, rest = train_test_split(rows, test_size=held_out, random_state=order.seed, stratify=stratify)
@@ -92,7 +100,7 @@ def split(order: TableOrder, table: ReadTable) -> tuple[Parts, list[str]]:
         moved = np.isin(y[rest], unseen)
         kept, rest = np.concatenate([kept, rest[moved]]), rest[~moved]
         notes.append(f"note: all rows of the class {unseen[0]!r} are trained on, so it is not among the held-out rows")
-    return Parts(X[kept], y[kept], X[rest], y[rest], table.rows[rest]), notes
+    return Parts(X.iloc[kept], y[kept], X.iloc[rest], y[rest], table.rows[rest]), notes
 
 
 def targets_of(order: TableOrder, table: ReadTable) -> Array:
@@ -133,24 +141,44 @@ def measured(order: TableOrder, model: TableModel, parts: Parts, seconds: float,
     if isinstance(estimator, GNvproRegressor):
         metrics["test"] |= coverage(parts.y_test, *estimator.predict(parts.X_test, return_std=True))
     metrics["baselines"] = {}
+    X, X_test = inputs_of(estimator, parts)
     for name, other in baselines(classify, len(order.targets), order.seed).items():
         started = time.perf_counter()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a model that is not ours
-                other.fit(parts.X, parts.y)
-                found = scores(classify, other, parts.X_test, parts.y_test)
+                other.fit(X, parts.y)
+                found = scores(classify, other, X_test, parts.y_test)
         except (ArithmeticError, ValueError) as error:
             tell(f"note: {name} could not be trained beside the model: {error}")
             continue
         metrics["baselines"][name] = {**found, "seconds": time.perf_counter() - started}
-    groups: dict[str, list[int]] = {}
-    for k, (name, _) in enumerate(model.columns.encoded):
-        groups.setdefault(name, []).append(k)
+    few = len(model.columns.inputs) < 100
     metrics["importance"] = importance(
-        error_of(classify, estimator, parts.y_test), parts.X_test, groups, order.seed, 3 if len(groups) < 100 else 1
+        error_of(classify, estimator, parts.y_test), parts.X_test, order.seed, 3 if few else 1
     )
     return metrics
+
+
+def inputs_of(estimator: Estimator, parts: Parts) -> tuple[Array, Array]:
+    """Return the numbers that other models are given, encoded as for the estimator, of training rows and those held out."""
+    encoding = Encoding.of(parts.X)
+    targets = parts.y.reshape(len(parts.y), -1)
+    if isinstance(estimator, GNvproClassifier):
+        targets = shares_of_classes(np.searchsorted(estimator.classes_, parts.y), len(estimator.classes_))
+    limit = as_policy(estimator.policy).estimator.one_hot_up_to
+    _, X = encoding.learn(encoding.codes(parts.X), targets, np.ones(len(targets)), limit)
+    return X, estimator.encoding_.expand(estimator.encoding_.codes(parts.X_test))
+
+
+@contextmanager
+def telling(tell: Tell) -> Iterator[None]:
+    """Tell each warning once, as a note."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(each.message) for each in found):
+        tell(f"note: {text}")
 
 
 def write(order: TableOrder, model: TableModel, metrics: dict[str, Any], parts: Parts) -> list[str]:
@@ -162,7 +190,7 @@ def write(order: TableOrder, model: TableModel, metrics: dict[str, Any], parts: 
         "data": order.data.name,
         "targets": list(order.targets),
         "inputs": list(model.columns.inputs),
-        "encoded": len(model.columns.encoded),
+        "encoded": len(model.estimator.get_feature_names_out()),
         "task": metrics["task"],
         "test": order.test,
         "seed": order.seed,
@@ -207,7 +235,7 @@ def write_predictions(order: TableOrder, model: TableModel, parts: Parts) -> Non
     write_text(order.out / PREDICTIONS, table.to_csv(index=False))
 
 
-def predictions(model: TableModel, X: Array, taken: Iterable[str]) -> Any:
+def predictions(model: TableModel, X: Any, taken: Iterable[str]) -> Any:
     """Return a table with predictions and their standard deviations, or the class and its probabilities.
 
     No column has one of the names that are taken.
@@ -233,7 +261,7 @@ def predict_table(path: Path, data: Path, reading: Reading | None = None) -> Any
     """
     model, frame = model_file.load(path), read_table(data)
     columns = model.columns if reading is None else Columns(model.columns.inputs, model.columns.targets, reading)
-    made = predictions(model, columns.matrix(frame, data.name), frame.columns)
+    made = predictions(model, columns.typed(frame, data.name), frame.columns)
     made.index = frame.index
     return need("pandas", "tabular").concat([frame, made], axis=1)
 
@@ -242,7 +270,7 @@ def card(order: TableOrder, model: TableModel, metrics: dict[str, Any]) -> str:
     """Return the model card."""
     facts = {
         "data": f"{order.data.name}: {metrics['rows']['train']} rows to train on, {metrics['rows']['test']} held out",
-        "inputs": f"{sizes(model.columns)}: {', '.join(model.columns.inputs)}",
+        "inputs": f"{sizes(model)}: {', '.join(model.columns.inputs)}",
         "targets": ", ".join(order.targets),
         "method": f"{type(model.estimator).__name__}, seed {order.seed}",
         "ended": metrics["status"],

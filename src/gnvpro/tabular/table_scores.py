@@ -21,7 +21,7 @@ Array = NDArray[Any]
 MAX_TARGETS_OF_TREES = 8  # each of which takes a model of its own
 
 
-def scores(classify: bool, model: Any, X: Array, y: Array) -> dict[str, float]:
+def scores(classify: bool, model: Any, X: Any, y: Array) -> dict[str, float]:
     """The numbers of one set."""
     if classify:
         probabilities = model.predict_proba(X)
@@ -58,23 +58,17 @@ def baselines(classify: bool, n_targets: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def importance(
-    score: Callable[[Array], float], X: Array, groups: dict[str, list[int]], seed: int, rounds: int = 3
-) -> dict[str, float]:
-    """By how much the error grows when an input is shuffled among the rows: the mean over a few rounds."""
+def importance(score: Callable[[Any], float], X: Any, seed: int, rounds: int = 3) -> dict[str, float]:
+    """By how much the error grows when a column of the table is shuffled among the rows: the mean over a few rounds."""
     random = np.random.default_rng(seed)
     before = score(X)
     found = {}
-    for name, columns in groups.items():
-        grown = []
-        for _ in range(rounds):
-            shuffled = X.copy()
-            shuffled[:, columns] = X[random.permutation(len(X))][:, columns]
-            grown.append(score(shuffled) - before)
+    for name in X.columns:
+        grown = [score(X.assign(**{name: X[name].array[random.permutation(len(X))]})) - before for _ in range(rounds)]
         found[name] = float(np.mean(grown))
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def error_of(classify: bool, model: Estimator, y: Array) -> Callable[[Array], float]:
+def error_of(classify: bool, model: Estimator, y: Array) -> Callable[[Any], float]:
     """What shuffling an input makes worse: the root mean square error, or the log loss."""
     return lambda X: scores(classify, model, X, y)["log_loss" if classify else "rmse"]
