@@ -16,7 +16,6 @@ import sys
 import time
 import warnings
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ import gnvpro
 from gnvpro import GNvproRegressor, Tikhonov
 from gnvpro.data import dcr
 from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
+from gnvpro.policy import HeadPolicy, Policy
 
 SEEDS = (0, 1, 2)
 DECADES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -80,16 +80,16 @@ def start() -> None:
         for limit in (5000, 10**9):
             torch.manual_seed(seed)
             model = experiment.network(split.train[0].shape[1], training.depth)
-            with patch("gnvpro.objectives.problem.MAX_WEIGHTS_WITH_STRONG_START", limit):
-                result = gnvpro.train(
-                    model,
-                    *split.train,
-                    loss=experiment.loss,
-                    method=training.method,
-                    work=training.work,
-                    theta_penalty="auto",
-                    head_penalty="auto",
-                )
+            result = gnvpro.train(
+                model,
+                *split.train,
+                loss=experiment.loss,
+                method=training.method,
+                work=training.work,
+                theta_penalty="auto",
+                head_penalty="auto",
+                policy=Policy(head=HeadPolicy(strong_start=limit)),
+            )
             print(
                 f"seed {seed} limit {limit}: {test_error(result.model, *split.validation, experiment.loss)}", flush=True
             )

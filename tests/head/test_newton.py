@@ -158,13 +158,12 @@ def test_inverse_hessian_is_the_inverse_of_autograds_hessian(name):
 @each_problem
 def test_assembled_hessian_is_autograds(name, numbers, few, monkeypatch):
     monkeypatch.setattr("gnvpro.head.hessian.MAX_PRODUCT_ENTRIES", numbers)
-    monkeypatch.setattr("gnvpro.head.hessian.FEW_ENTRIES", few)
     Z, misfit, a2 = problem(name)
     W = torch.randn(misfit.targets.shape[1], Z.shape[1], dtype=F64, generator=torch.Generator().manual_seed(7)) / 10
     H = jacrev(lambda W: gradient(Z, misfit, a2, W))(W).reshape(W.numel(), W.numel())
-    mine = assemble_hessian(Z, misfit, a2, Z @ W.T)
+    mine = assemble_hessian(Z, misfit, a2, Z @ W.T, few=few)
     assert float((mine - H).abs().max()) <= 1e-12 * float(H.abs().max())
-    assert relative(assemble_hessian(Z, misfit, a2, Z @ W.T, held_products(Z)), mine) <= 1e-14
+    assert relative(assemble_hessian(Z, misfit, a2, Z @ W.T, held_products(Z), few), mine) <= 1e-14
     assert float((mine - mine.T).abs().max()) <= 1e-15 * float(H.abs().max())
 
 
@@ -242,12 +241,11 @@ def test_a_factor_serves_for_several_steps_and_products_of_features_for_all(monk
 
     monkeypatch.setattr("gnvpro.head.newton.assemble_hessian", counted)
     monkeypatch.setattr("gnvpro.head.hessian.unique_products", noted)
-    monkeypatch.setattr("gnvpro.head.hessian.FEW_ENTRIES", 0)
-    cold = Newton().fit(Z, misfit, a2, None)
+    cold = Newton(few=0).fit(Z, misfit, a2, None)
     assert len(assembled) < cold.iterations
     assert multiplied.count(Z.shape[1]) == 1
     made = len(assembled)
-    near = Newton().fit(Z + 1e-4 * Z.sin(), misfit, a2, cold.warm_start)
+    near = Newton(few=0).fit(Z + 1e-4 * Z.sin(), misfit, a2, cold.warm_start)
     assert near.iterations > 0
     assert len(assembled) == made  # the factor of the last point sufficed
     assert float(gradient(Z + 1e-4 * Z.sin(), misfit, a2, near.W).norm()) <= 1e-10

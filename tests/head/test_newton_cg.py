@@ -48,11 +48,17 @@ each_problem = pytest.mark.parametrize("name", ["multinomial", "logistic", "pois
 each_precision = pytest.mark.parametrize("least", ["double", "single", "half"])
 
 
+def in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute directions for heads of any size in single precision."""
+    of = module.Systems.of
+    monkeypatch.setattr(module.Systems, "of", staticmethod(lambda objective, single_from=1: of(objective, 1)))
+
+
 @pytest.fixture
 def precision(least: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest digits that conjugate gradients work with."""
     if least != "double":
-        monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+        in_single_precision(monkeypatch)
     monkeypatch.setattr(module, "multiplies_bfloat16", lambda: least == "half")
 
 
@@ -104,7 +110,7 @@ def test_a_system_is_solved_where_corrections_have_no_digits_to_give() -> None:
 
 
 def test_rounded_products_are_those_of_the_hessian_to_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+    in_single_precision(monkeypatch)
     monkeypatch.setattr(module, "multiplies_bfloat16", lambda: True)
     Z, misfit = problem("multinomial")
     systems = module.Systems.of(HeadObjective(Z, misfit, PENALTY))
@@ -123,7 +129,7 @@ def test_processes_on_different_processors_agree_on_how_to_multiply(monkeypatch:
         def all(self, statement: bool) -> bool:
             return False  # another process refuses
 
-    monkeypatch.setattr(module, "SINGLE_PRECISION_ENTRIES", 1)
+    in_single_precision(monkeypatch)
     monkeypatch.setattr(module, "multiplies_bfloat16", lambda: True)
     Z, misfit = problem("multinomial")
     assert module.Systems.of(HeadObjective(Z, misfit, PENALTY)).half is not None

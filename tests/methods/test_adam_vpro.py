@@ -16,9 +16,12 @@ from gnvpro.methods.batch_steps import BatchSteps, sizes_of
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.protocol import Budget, Start
 from gnvpro.methods.stochastic import random_batches
+from gnvpro.policy import MemoryPolicy, Policy
 from gnvpro.stochastic.learning_rate import WARM_UP
 from gnvpro.training.listeners import numbers
 from stochastic_cases import network, samples
+
+SEEING = Policy(memory=MemoryPolicy(looked_at=100))
 
 
 def test_it_trains_within_its_work_and_tells_the_validation() -> None:
@@ -112,9 +115,9 @@ def test_one_batch_of_all_samples_with_a_free_head_steps_along_the_reduced_gradi
 def test_it_resumes_to_the_last_bit(
     loss: str, n: int, seen: int, stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "SEEN", seen)
-    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    monkeypatch.setattr(readings, "MEMORY", 1)
     x, y = samples(n, loss)
+    policy = Policy(memory=MemoryPolicy(looked_at=seen))
 
     class Stop(Exception):
         pass
@@ -126,7 +129,7 @@ def test_it_resumes_to_the_last_bit(
 
         checkpoint = gnvpro.Checkpoint(path, every=1)
         settings = {"checkpoint": checkpoint, "resume": resume, "listeners": listen}
-        return gnvpro.train(network(), x, y, loss=loss, method="adam-vpro", work=30, **settings)
+        return gnvpro.train(network(), x, y, loss=loss, method="adam-vpro", work=30, policy=policy, **settings)
 
     whole = run(tmp_path / "a", None, False)
     with pytest.raises(Stop):
@@ -200,14 +203,11 @@ def test_collinear_features_at_the_start_do_not_spoil_the_steps(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("loss", ["least_squares", "multinomial"])
-def test_readings_on_the_way_see_a_part_and_the_last_one_all_samples(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readings_on_the_way_see_a_part_and_the_last_one_all_samples(loss: str) -> None:
     x, y = samples(2000, loss)
     run: dict[str, Any] = {"loss": loss, "method": gnvpro.methods.AdamVPro(lr=0.1)}
     exact = gnvpro.train(network(), x, y, **run, work=1).history[0]
-    monkeypatch.setattr(readings, "SEEN", 100)
-    result = gnvpro.train(network(), x, y, **run, work=20)
+    result = gnvpro.train(network(), x, y, **run, work=20, policy=SEEING)
     first, last = result.history[0], result.history[-1]
     assert first.work == 20 * 21 / 2000  # samples for each entry of the head
     assert first.loss == pytest.approx(exact.loss, rel=0.15)
@@ -254,8 +254,7 @@ def test_batches_of_one_sample_train_too() -> None:
 
 def test_a_long_first_epoch_is_read_in_parts_and_every_sample_is_seen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(2000, "least_squares")
-    monkeypatch.setattr(readings, "SEEN", 100)
-    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    monkeypatch.setattr(readings, "MEMORY", 1)
     seen: list[torch.Tensor] = []
     step = BatchSteps.step
     monkeypatch.setattr(
@@ -264,7 +263,9 @@ def test_a_long_first_epoch_is_read_in_parts_and_every_sample_is_seen_once(monke
         lambda self, batch, rate, share: (seen.append(batch.inputs), step(self, batch, rate, share))[1],
     )
     method = gnvpro.methods.AdamVPro(batch_size=20)
-    work = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=6).history.column("work")
+    work = gnvpro.train(network(), x, y, loss="least_squares", method=method, work=6, policy=SEEING).history.column(
+        "work"
+    )
     first = 100 / 2000
     parts = [
         first + 2 * k / 100 for k in (0, 10, 20, 30, 45, 67, 100)

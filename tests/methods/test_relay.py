@@ -19,13 +19,14 @@ from gnvpro.methods import pace, readings
 from gnvpro.methods.protocol import Budget
 from gnvpro.methods.relay import part_for_batches
 from gnvpro.network.work import WorkMeter
-from gnvpro.policy import BatchPolicy, Policy, SamplePolicy, SolverPolicy
+from gnvpro.policy import BatchPolicy, MemoryPolicy, Policy, SamplePolicy, SolverPolicy
 from gnvpro.processes import ALONE
 from stochastic_cases import network, samples
 
 # What is few and short enough for a test.
 BATCHES = BatchPolicy(begin_from=300, steps=160, least_passes=10.0)
 SMALL = Policy(solver=SolverPolicy(cheap_first=0.0), batches=BATCHES)
+SEEING = replace(SMALL, memory=MemoryPolicy(looked_at=100))
 READ_AGAIN = replace(SMALL, samples=SamplePolicy(held_memory=0.0))
 
 
@@ -149,15 +150,14 @@ def test_small_sets_slow_files_and_batches_of_ones_own_begin_on_all_samples() ->
 def test_memory_maps_and_datasets_begin_on_batches_as_tensors_do(
     loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "SEEN", 100)
-    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    monkeypatch.setattr(readings, "MEMORY", 1)
     x, y = samples(400, loss)
     files = []
     for name, values in (("x", x), ("y", y)):
         np.save(tmp_path / f"{name}.npy", values.numpy())
         files.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
     held, *others = (
-        gnvpro.train(network(), *given, loss=loss, policy=SMALL, work=30)
+        gnvpro.train(network(), *given, loss=loss, policy=SEEING, work=30)
         for given in ((x, y), files, (TensorDataset(x, y),))
     )
     assert kinds(held)[0] == "adam-vpro"
@@ -167,11 +167,10 @@ def test_memory_maps_and_datasets_begin_on_batches_as_tensors_do(
 
 
 def test_readings_see_all_samples_where_a_part_would_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "SEEN", 100)
-    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    monkeypatch.setattr(readings, "MEMORY", 1)
     x, y = samples(400, "least_squares")  # 100 of them take 3200 bytes
     for memory, seen in ((1.3e4, 100), (1.2e4, 400)):
-        problem = gnvpro.Problem(network(), x, y, loss="least_squares", memory=memory)
+        problem = gnvpro.Problem(network(), x, y, loss="least_squares", memory=memory, policy=SEEING)
         assert readings.Readings(problem, 0).seen.n_samples == seen
 
 

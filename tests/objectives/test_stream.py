@@ -39,6 +39,12 @@ def streamed(m: Made, folder: Any, **options: Any) -> Problem:
     return problem.with_passes(PassPlan(SIZE, 0.0))
 
 
+def in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute directions for heads of any size in single precision."""
+    of = newton_cg.Systems.of
+    monkeypatch.setattr(newton_cg.Systems, "of", staticmethod(lambda objective, single_from=1: of(objective, 1)))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_point_is_that_of_tensors(name, tmp_path):
     m = made(name)
@@ -60,7 +66,7 @@ def test_a_point_is_that_of_tensors(name, tmp_path):
 def test_a_head_without_its_hessian_is_that_of_tensors(least, tmp_path, monkeypatch):
     """Use conjugate gradients, the eliminator of large heads, at any number of digits."""
     if least != "double":
-        monkeypatch.setattr(newton_cg, "SINGLE_PRECISION_ENTRIES", 1)
+        in_single_precision(monkeypatch)
     monkeypatch.setattr(newton_cg, "multiplies_bfloat16", lambda: least == "half")
     m = made("mlp, multinomial")
     exact = gnvpro.heads.NewtonCG(rtol=1e-12, inverse_rtol=1e-12)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import gnvpro
@@ -43,3 +45,72 @@ def test_no_class_and_no_module_has_the_name_of_another() -> None:
 def repeated(names: list[str]) -> list[str]:
     """The names that stand in the list more than once."""
     return [name for name, count in Counter(names).items() if count > 1]
+
+
+# Words of sizes, times and costs. A number of the code that is compared with one of these selects behaviour.
+SIZES = re.compile(
+    r"\b(len|numel|count|shape|n_\w+|rows(?!\.)|samples|entries|directions|size|\w*bytes|problem\.memory|seconds|since|time"
+    r"|monotonic|perf_counter|work|passes|passes_left|operations|flops|cost|costs|numbers)\b"
+)
+# Where a number is no threshold of an algorithm.
+ALLOWED = {
+    "tabular": "reads files and prints tables",
+    "cli": "reads arguments and prints tables",
+    "experiments": "reproduces the paper's choices",
+    "data": "simulates the paper's data",
+    "curves": "refuses what cannot be computed; a summary's length",
+}
+ALLOWED_NAMES = {
+    "FAILURES": "ends a run that failed so often",
+    "FEWEST_POINTS": "least part of the points that a process can take",
+    "FEW_PARAMETERS": "a ratio of statistics: parameters to rows",
+    "FOLDS": "a table has enough rows for two of each",
+    "HARDLY_MORE": "a ratio of statistics: effective parameters to those of a linear model",
+    "LONGEST": "longest container of a model that is searched for tensors",
+    "MAX_CONFIG_BYTES": "largest file that is read",
+    "MAX_FITTED": "a ratio of statistics: parameters to rows",
+    "MOST_DIRECTIONS": "largest linear model of an estimator",
+    "MOST_NAMED": "length of a message",
+    "MOST_OPERATIONS": "largest linear model of an estimator",
+    "MOST_TRIED": "ends a search that found nothing",
+    "N_PIECES": "number of pieces of a column",
+    "PASSES": "the work of one point",
+    "SAME": "rounding error of a column",
+    "SHARE": "the part of the rows at the edge is at least one row",
+    "STEPS_PER_DIMENSION": "a schedule of steps",
+}
+
+
+def is_number(value: ast.expr) -> bool:
+    """Whether an expression consists of numbers alone."""
+    parts = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+    inside = list(ast.walk(value))
+    numbers = [type(part.value) in (int, float) for part in inside if isinstance(part, ast.Constant)]
+    return bool(numbers) and all(numbers) and all(isinstance(part, parts) for part in inside)
+
+
+def thresholds_of(tree: ast.Module) -> Iterator[str]:
+    """Names of the module's numbers that are compared with a size, a time or a cost."""
+    given = [node for node in tree.body if isinstance(node, ast.Assign) and is_number(node.value)]
+    numbers = {part.id for node in given for t in node.targets for part in ast.walk(t) if isinstance(part, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and SIZES.search(ast.unparse(node)):
+            yield from (part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in numbers)
+
+
+def test_thresholds_of_sizes_times_and_costs_are_rows_of_the_policy() -> None:
+    found = {
+        (file, name)
+        for file, tree in TREES.items()
+        if file.split("/")[0] not in (*ALLOWED, "policy")
+        for name in thresholds_of(tree)
+        if name not in ALLOWED_NAMES
+    }
+    assert found == set()
+
+
+def test_a_threshold_outside_the_policy_is_found() -> None:
+    assert list(thresholds_of(ast.parse("MANY = 10_000\n\ndef choose(n_samples):\n    return n_samples > MANY"))) == [
+        "MANY"
+    ]
+    assert list(thresholds_of(ast.parse("SMALL = 1e-9\n\ndef ends(norm):\n    return norm <= SMALL"))) == []

@@ -15,13 +15,15 @@ import gnvpro
 from gnvpro.head.eliminator import HeadFit, WarmStart
 from gnvpro.head.newton import Newton
 from gnvpro.methods import readings
-from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
+from gnvpro.policy import BatchPolicy, MemoryPolicy, Policy, SolverPolicy
 from gnvpro.problem.misfit import Misfit
 from gnvpro.training import run as training_run
 from stochastic_cases import network, samples
 
 LAST = "head eliminated over the whole training set"
-SMALL = Policy(solver=SolverPolicy(cheap_first=0.0), batches=BatchPolicy(begin_from=300))
+SMALL = Policy(
+    solver=SolverPolicy(cheap_first=0.0), batches=BatchPolicy(begin_from=300), memory=MemoryPolicy(looked_at=120)
+)
 BATCHES = {
     "adam-vpro": gnvpro.methods.AdamVPro(),
     "relay": gnvpro.methods.GNvpro(solver=gnvpro.solvers.Auto()),
@@ -35,8 +37,7 @@ of_each_loss = pytest.mark.parametrize("loss", LOSSES)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings see a part of the samples; few are many."""
-    monkeypatch.setattr(readings, "SEEN", 120)
-    monkeypatch.setattr(readings, "PER_ENTRY", 1)
+    monkeypatch.setattr(readings, "MEMORY", 1)
 
 
 def trained(name: str, loss: str, model: torch.nn.Module | None = None, **settings: Any) -> gnvpro.Result:

@@ -28,7 +28,7 @@ def run(**settings: object) -> None:
 
 def test_a_long_run_shows_a_bar_on_a_terminal(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_terminal(monkeypatch)
-    monkeypatch.setattr(listeners, "SECONDS_WITHOUT_BAR", -1.0)
+    monkeypatch.setattr(listeners.LateProgress, "after", -1.0)
     run()
     assert "loss" in capsys.readouterr().err
 
@@ -38,7 +38,7 @@ def test_the_bar_can_be_switched_off(
     settings: dict[str, object], capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_terminal(monkeypatch)
-    monkeypatch.setattr(listeners, "SECONDS_WITHOUT_BAR", -1.0)
+    monkeypatch.setattr(listeners.LateProgress, "after", -1.0)
     run(**settings)
     assert capsys.readouterr().err == ""
 
@@ -51,7 +51,7 @@ def test_a_short_run_shows_nothing(capsys: pytest.CaptureFixture, monkeypatch: p
 
 
 def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "SECONDS_WITHOUT_BAR", -1.0)
+    monkeypatch.setattr(listeners.LateProgress, "after", -1.0)
     run()
     assert as_listeners(()) == []
     assert capsys.readouterr().err == ""
@@ -61,7 +61,7 @@ def test_a_bar_is_a_listener_and_solve_has_it_too(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_terminal(monkeypatch)
-    monkeypatch.setattr(listeners, "SECONDS_WITHOUT_BAR", -1.0)
+    monkeypatch.setattr(listeners.LateProgress, "after", -1.0)
     assert isinstance(as_listeners([])[0], LateProgress)
     line = gnvpro.pde.points.Box([0.0], [1.0])
     u = gnvpro.pde.Field(gnvpro.networks.MLP(1, [4], dtype=torch.float64))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from gnvpro.head.eliminator import Eliminator
@@ -28,5 +30,7 @@ def default_eliminator(
     """
     if LeastSquares().why_not(loss) is None:
         return LeastSquares(torch.finfo(dtype).eps)
-    kind = Newton if entries <= (policy or HeadPolicy()).newton_entries else NewtonCG
-    return kind() if same_samples else kind(iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
+    rules = policy or HeadPolicy()
+    small = entries <= rules.newton_entries
+    chosen = Newton(few=rules.hessian_entries) if small else NewtonCG(single_from=rules.single_entries)
+    return chosen if same_samples else replace(chosen, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)

@@ -21,17 +21,24 @@ from torch import Tensor
 from gnvpro.linalg.columns import by_columns
 from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, pair_index, unique_products
+from gnvpro.policy import HeadPolicy
 from gnvpro.problem.misfit import Misfit
-
-FEW_ENTRIES = 200_000  # largest K^2 f n for which h_kl z_i is computed for all pairs of outputs
 
 
 def assemble_hessian(
-    Z: Tensor, misfit: Misfit, head_penalty: float, outputs: Tensor, products: Tensor | None = None
+    Z: Tensor,
+    misfit: Misfit,
+    head_penalty: float,
+    outputs: Tensor,
+    products: Tensor | None = None,
+    few: float = HeadPolicy().hessian_entries,
 ) -> Tensor:
-    """Return the Hessian in vec(W); `products` of the features with each other are computed if not given."""
+    """Return the Hessian in vec(W); `products` of the features with each other are computed if not given.
+
+    Up to `few` numbers h_kl z_i, these are computed for all pairs of outputs, which is faster for small problems.
+    """
     K, f = outputs.shape[1], Z.shape[1]
-    if K == 1 or has_few_entries(Z, misfit, K):
+    if K == 1 or has_few_entries(Z, misfit, K, few):
         H = misfit.over.sum(sum_squares, Z, misfit.pieces, outputs)
     else:
         H = misfit.over.sum(sum_products, Z, misfit.pieces, outputs, products).view(-1)[block_index(K, f, Z.device)]
@@ -39,17 +46,17 @@ def assemble_hessian(
     return H
 
 
-def has_few_entries(Z: Tensor, misfit: Misfit, n_targets: int) -> bool:
+def has_few_entries(Z: Tensor, misfit: Misfit, n_targets: int, few: float) -> bool:
     """True if h_kl z_i is computed for all pairs; uses the samples of all processes, which must sum alike."""
     rows = misfit.over.count(Z.shape[0])
-    return isinstance(Z, Tensor) and n_targets**2 * Z.shape[1] * rows <= FEW_ENTRIES
+    return isinstance(Z, Tensor) and n_targets**2 * Z.shape[1] * rows <= few
 
 
 def held_products(Z: Tensor) -> Tensor | None:
     """Return z_i z_j for i <= j, (rows, pairs), if they are few enough to be reused by the next Hessian."""
     f = Z.shape[1]
-    few = isinstance(Z, Tensor) and Z.shape[0] * f * (f + 1) // 2 <= MAX_PRODUCT_ENTRIES
-    return unique_products(Z.T).T if few else None
+    one_block = isinstance(Z, Tensor) and Z.shape[0] <= MAX_PRODUCT_ENTRIES // (f * (f + 1) // 2)
+    return unique_products(Z.T).T if one_block else None
 
 
 def sum_squares(Z: Tensor, misfit: Misfit, outputs: Tensor) -> Tensor:

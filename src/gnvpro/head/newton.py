@@ -39,6 +39,7 @@ from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi, krylov_model
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import TrustRegion, minimize
+from gnvpro.policy import HeadPolicy
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
@@ -98,6 +99,7 @@ class HeadObjective:
     misfit: Misfit
     head_penalty: float
     factor: Tensor | None = None
+    few: float = HeadPolicy().hessian_entries  # see `assemble_hessian`
     epsilon: float = 10 * torch.finfo(torch.float64).eps  # a sum of many terms loses a digit
 
     @property
@@ -133,12 +135,12 @@ class HeadObjective:
 
     def hessian_matrix(self, outputs: Tensor) -> Tensor:
         """Return the Hessian in vec(W) as a matrix."""
-        return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs, self._products)
+        return assemble_hessian(self.Z, self.misfit, self.head_penalty, outputs, self._products, self.few)
 
     @cached_property
     def _products(self) -> Tensor | None:
         K = self.shape[0]
-        return None if K == 1 or has_few_entries(self.Z, self.misfit, K) else held_products(self.Z)
+        return None if K == 1 or has_few_entries(self.Z, self.misfit, K, self.few) else held_products(self.Z)
 
     def at(self, x: Tensor, near: HeadPoint | None) -> HeadPoint:
         """Evaluate the objective; `near` is not needed."""
@@ -246,11 +248,12 @@ class Newton(ForAnyLoss):
     small_head: int = (
         200  # largest head whose Hessian is assembled at every step (105 entries: two thirds of the time of a fit)
     )
+    few: int = HeadPolicy().hessian_entries  # see `gnvpro.head.hessian.assemble_hessian`
     supports_exact_steps: ClassVar[bool] = True
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """Return the head that minimises the penalised misfit."""
-        plain, point = HeadObjective(Z, misfit, head_penalty), None
+        plain, point = HeadObjective(Z, misfit, head_penalty, few=self.few), None
         if start is None or start.factor is None:
             point, start, zero = plain.first(start)
             slope = point.slope

@@ -43,9 +43,9 @@ from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.minimize.status import Status
+from gnvpro.policy import HeadPolicy
 from gnvpro.problem.misfit import Misfit
 
-SINGLE_PRECISION_ENTRIES = 50_000  # smallest head whose directions are computed in single precision
 LEAST_SINGLE = 1e-4  # relative residual that single precision reaches with a digit to spare
 LEAST_HALF = 0.05  # the same for bfloat16
 COARSE = 1e-4  # gradient, relative to that at W = 0, down to which single precision suffices for everything
@@ -64,6 +64,7 @@ class NewtonCG(ForAnyLoss):
         atol, rtol: gradient at which it ends, absolute and relative to the gradient at W = 0.
         iterations: maximum number of Newton steps.
         inverse_rtol: relative residual of systems with the Hessian, for derivatives.
+        single_from: entries of the head from which on directions are computed in single precision.
 
     >>> NewtonCG(rtol=1e-6).atol
     1e-10
@@ -73,6 +74,7 @@ class NewtonCG(ForAnyLoss):
     rtol: float = 1e-8
     iterations: int = 100
     inverse_rtol: float = 1e-6
+    single_from: int = HeadPolicy().single_entries
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """Return the head that minimises the penalised misfit."""
@@ -80,8 +82,8 @@ class NewtonCG(ForAnyLoss):
         point, near, zero = objective.first(start and unshifted(objective, start))
         tolerance, done = max(self.atol, self.rtol * zero), 0
         if point.gradient_norm <= tolerance:
-            return self._result(point, Once(lambda: Systems.of(objective)), Status.CONVERGED, 0)
-        systems = Systems.of(objective)
+            return self._result(point, Once(lambda: Systems.of(objective, self.single_from)), Status.CONVERGED, 0)
+        systems = Systems.of(objective, self.single_from)
         rough = COARSE * zero if systems.single else tolerance
 
         def first(at: HeadPoint) -> float:  # from nearby, Newton's first step already gains digits
@@ -145,9 +147,9 @@ class Systems:
     half: Tensor | None  # Z U in bfloat16, if products with it are fast
 
     @staticmethod
-    def of(objective: HeadObjective) -> Systems:
-        """Return the systems of an objective, in single precision if that is faster."""
-        misfit, single = objective.misfit, objective.entries >= SINGLE_PRECISION_ENTRIES
+    def of(objective: HeadObjective, single_from: float = HeadPolicy().single_entries) -> Systems:
+        """Return the systems of an objective, in single precision for this number of entries and more."""
+        misfit, single = objective.misfit, objective.entries >= single_from
         dtype = torch.float32 if single else torch.float64
         Z, targets, weights = (
             rowwise(lambda A: by_columns(A.to(dtype)), each) for each in (objective.Z, misfit.targets, misfit.weights)

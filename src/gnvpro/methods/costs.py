@@ -95,8 +95,6 @@ def thrifty(dense: Dense, problem: Problem, sizes: Sizes) -> Dense:
     if dense.samples is not None or not (squares and held and plain):
         return dense
     rows = math.ceil(rules.rows_per_direction * sizes.directions / dense.seeds(*head_size(problem)))
-    if rows > rules.part_below * problem.n_samples:
-        return dense
     part = replace(dense, samples=rows)
     whole, less = (prices_of(each, problem, sizes).of_exact_step for each in (dense, part))
     return part if less < whole / 2 else dense

@@ -28,11 +28,9 @@ from gnvpro.methods.stochastic import iterate_with_head, seeded_permutation
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.reduced import sum_of_squares
 from gnvpro.samples.several import entries_per_sample
-from gnvpro.stochastic.batch_head import BatchHead
+from gnvpro.stochastic.batch_head import MEMORY, BatchHead
 
 ROUGH = BatchHead(proximal=0.0, rtol=1e-2, steps=3)
-SEEN, PER_ENTRY = 5000, 20  # samples of a reading, in all and for each entry of the head; the larger number counts
-SHARE_OF_MEMORY = 0.25  # largest share of memory for these samples
 HELD = 0.01  # ridge of the first head of least squares, in units of the mean square of the features
 
 
@@ -46,9 +44,15 @@ class Readings:
     def seen(self) -> Problem:
         """The problem on the samples of a reading."""
         problem, network = self.problem, self.problem.network
-        enough = max(SEEN, PER_ENTRY * network.n_targets * (network.n_features + network.bias))
+        rules = problem.policy
+        entries = network.n_targets * (network.n_features + network.bias)
+        enough = max(rules.memory.looked_at, MEMORY * entries)
         size = enough * entries_per_sample(problem.inputs) * torch.finfo(torch.float64).bits / 8
-        if problem.n_samples < 2 * enough or size > SHARE_OF_MEMORY * problem.memory or not problem.takes_fast:
+        if (
+            problem.n_samples < 2 * enough
+            or size > rules.samples.held_memory * problem.memory
+            or not problem.takes_fast
+        ):
             return problem
         samples = seeded_permutation(problem.n_samples, *self._seeds)[:enough]
         return problem.on_samples(samples.to(problem.inputs.device))
@@ -81,7 +85,7 @@ class Readings:
         with problem.meter.inner_clock():
             if misfit.identity_hessian:
                 W = problem.eliminator.fit(Z, misfit, ridge, WarmStart(near)).W
-            elif steps.head.follows(misfit) and steps.count * steps.batch_size >= PER_ENTRY * near.numel():
+            elif steps.head.follows(misfit) and steps.count * steps.head.gain_of(steps.batch_size, near.numel()) >= 1.0:
                 W = near
             else:
                 W = ROUGH.fit(Z, misfit, ridge, ROUGH.first(near)).W

@@ -33,8 +33,6 @@ from gnvpro.objectives.reduced import ReducedObjective, ReducedPoint
 from gnvpro.samples.several import Inputs, Streamed
 from gnvpro.state import State
 
-# largest matrix whose eigenvalues a step computes if Cholesky factors do not suffice: 0.07 s on one core
-MAX_EIGENVALUES = 500
 PART_SEED = 0  # seed that draws the samples of a part
 # share of memory for the matrices and the rows of the Jacobian; the rest is for passes over the samples
 SOLVER_MEMORY_FRACTION = 0.5
@@ -245,14 +243,14 @@ class Dense(TrustRegionSolver):
             check_number("Dense: scaling", self.scaling, 0.0)
 
     @lru_cache(maxsize=64)  # noqa: B019 - a few numbers and words
-    def resolved(self, squares: bool, directions: int = 0) -> Dense:
-        """Fill in the defaults for least squares or another loss, and for this number of directions in theta."""
+    def resolved(self, squares: bool, damps: bool = False) -> Dense:
+        """Fill in the defaults for least squares or another loss; `damps` if there are many directions in theta."""
         # The radius took 0.9 of the damping's time on the ellipse and 0.8 on peaks (three and two seeds).
         # Scaling: CDR with the paper's levels is best at 3/4 (test errors 0.0013-0.0015; 1/2: 0.0015-0.0020; 0: 0.0017-0.0020),
         # but at 3/4 one of five seeds on the shipped CDR set, deep from the start, ends at 0.016 instead of 0.0018.
         # For cross-entropy the geodesic probe costs an inner solve as well and gained nothing on the ellipse. The residual's
         # coupling decided there between errors of 0.035 and 0.0001. For least squares it doubles the time and gains nothing.
-        usual = "damping" if squares or directions > MAX_EIGENVALUES else "radius"
+        usual = "damping" if squares or damps else "radius"
         return replace(
             self,
             step_control=self.step_control or usual,

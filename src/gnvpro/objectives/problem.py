@@ -64,8 +64,6 @@ from gnvpro.samples.source import Samples
 
 T = TypeVar("T")
 
-MAX_WEIGHTS_WITH_STRONG_START = 5000  # of more, the evidence is an estimate, and a search seldom comes down from there
-
 
 @dataclass(frozen=True)
 class Searched:
@@ -228,7 +226,8 @@ class Problem:
         if not (self.searched.theta or self.searched.head):
             return  # the first penalties take two passes over samples outside memory
         shapes = [shape for _, shape in self.network.parameters if len(shape) > 1]
-        few = self.network.n_theta <= MAX_WEIGHTS_WITH_STRONG_START
+        # of more weights the evidence is an estimate, and a search seldom comes down from there
+        few = self.network.n_theta <= self.policy.head.strong_start
         fan_in = max((math.prod(shape[1:]) for shape in shapes), default=1) if few else 1
         first = first_penalties(self.misfit, self.n_observed, fan_in)
         if self.searched.theta:

@@ -25,7 +25,7 @@ class SolverPolicy:
     most_window: int = row(100, "cheap steps", "most cheap steps that should halve the objective", AUTO)
     spaces_after: int = row(60, "cheap steps", "quasi-Newton steps before the first large Krylov space", AUTO)
     rows_per_direction: float = row(3.0, "rows", "rows per direction in the matrix of a part of the samples", AUTO)
-    part_below: float = row(0.1, "of the samples", "largest part that such a matrix is made from", AUTO)
+    eigenvalues: int = row(500, "directions", "bound exact steps of other losses by a radius up to so many", AUTO)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,21 @@ class HeadPolicy:
         "eliminate heads up to this size by Newton's method with the whole Hessian",
         "python -m benchmarks.heads",
     )
+    single_entries: int = row(
+        50_000, "entries", "compute directions of larger heads in single precision", "python -m benchmarks.heads"
+    )
+    hessian_entries: int = row(
+        200_000,
+        "numbers",
+        "sum the Hessian from the rows, not from products of features, up to so many",
+        "python -m benchmarks.heads",
+    )
+    strong_start: int = row(
+        5000,
+        "weights",
+        "begin the search for penalties from strong ones, for up to so many",
+        "python -m benchmarks.penalties",
+    )
     evidence_below: float = row(
         1.5,
         "s",
@@ -104,7 +119,10 @@ class MemoryPolicy:
         200_000, "numbers", "train on one thread if the inputs hold fewer", "python -m benchmarks.race run"
     )
     looked_at: int = row(
-        5000, "samples", "most samples that `inspect` and counts of parameters look at", "python -m benchmarks.tables"
+        5000,
+        "samples",
+        "most samples that `inspect`, counts of parameters and readings on batches look at",
+        "python -m benchmarks.tables",
     )
 
 

@@ -10,7 +10,7 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from torch.utils.data import DataLoader, Dataset
 from gnvpro.samples.several import Several
 from gnvpro.samples.source import Part
 from gnvpro.samples.tables import is_several, is_table, numeric
-
-MAX_MAPPED_BYTES = 50_000_000  # of a memory map
 
 
 def is_on_disk(value: Any) -> bool:
@@ -46,6 +44,8 @@ def holds_arrays_on_disk(value: Any) -> bool:
 class Pages:
     """The pages of a memory map that this process holds; releasing them would lose private changes (mode "c")."""
 
+    most: ClassVar[float] = 5e7  # bytes that are mapped at a time
+
     def __init__(self, array: Any) -> None:
         given = isinstance(array, np.memmap) and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED")
         self._map = getattr(array, "_mmap", None) if given else None
@@ -53,7 +53,7 @@ class Pages:
 
     def tidy(self) -> None:
         """Release the pages once they are many: mapping them again takes longer than reading a few hundred samples."""
-        if self._map is not None and not mapped_bytes() <= self._before + MAX_MAPPED_BYTES:
+        if self._map is not None and not mapped_bytes() <= self._before + self.most:
             self._map.madvise(mmap.MADV_DONTNEED)
             self._before = mapped_bytes()
 

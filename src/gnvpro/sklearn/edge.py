@@ -20,7 +20,6 @@ from gnvpro.sklearn.scaling import moderate_factors, plain_scaling, tails_of
 from gnvpro.sklearn.trained import Array
 
 SHARE = 0.05  # of the rows
-LEAST_ROWS = 20  # of a table of which some are left out so
 
 
 def edge_rows(X: Array, weights: Array) -> Array:
@@ -28,7 +27,7 @@ def edge_rows(X: Array, weights: Array) -> Array:
     X = X * moderate_factors(X)
     centre, width = tails_of(X, weights)
     long = width > 0
-    if not long.any() or len(X) < LEAST_ROWS:
+    if not long.any() or SHARE * len(X) < 1:
         return np.empty(0, dtype=np.int64)
     distance = (abs(X - centre)[:, long] / width[long]).max(1)
     return np.sort(np.argsort(-distance, kind="stable")[: math.ceil(SHARE * len(X))])

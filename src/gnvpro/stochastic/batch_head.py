@@ -250,10 +250,14 @@ class BatchHead:
         memory = self._with_metric(inner, outputs, memory)
         assert memory.inverse is not None
         step = torch.bmm(memory.inverse, gradient[:, :, None])[:, :, 0]
-        gain = min(MOST_GAIN, inner.rows / (MEMORY * W.numel())) if self.gain is None else self.gain
+        gain = self.gain_of(inner.rows, W.numel())
         trials = (W - gain * length * step for length in SHORTER)
         lower = (V for V in trials if inner.value(V, matmul_small(inner.Z, V.T)) <= value)
         return BatchFit(W, outputs, inner, 1, replace(memory, W=next(lower, W), age=memory.age + 1))
+
+    def gain_of(self, rows: float, entries: int) -> float:
+        """Return the part of a Newton step that a head takes on a batch; its memory holds the batches of 1 / gain steps."""
+        return min(MOST_GAIN, rows / (MEMORY * entries)) if self.gain is None else self.gain
 
     @staticmethod
     def _with_metric(inner: Proximal, outputs: Tensor, memory: HeadMemory) -> HeadMemory:

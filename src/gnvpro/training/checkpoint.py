@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnvpro.arguments import check_count
+from gnvpro.arguments import check_count, check_number
 from gnvpro.files import content_hash, regular_file, replacing
 
 
@@ -30,14 +30,20 @@ class Checkpoint:
 
     Args:
         path: the file.
-        every: iterations between two checkpoints; one is also written when 30 seconds have passed, and on interruption.
+        every: iterations between two checkpoints; one is also written on interruption.
+        longest: seconds after which one is written however few iterations were taken.
+        share: largest share of the time that writing may take.
     """
 
     path: str | Path
     every: int = 5
+    longest: float = 30.0
+    share: float = 0.05
 
     def __post_init__(self) -> None:
         check_count("Checkpoint: every", self.every, 1)
+        check_number("Checkpoint: longest", self.longest, 0.0)
+        check_number("Checkpoint: share", self.share, 0.0, strict=True)
         check_writable(Path(self.path))
 
 

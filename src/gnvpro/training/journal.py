@@ -20,9 +20,6 @@ from gnvpro.training.checkpoint import Checkpoint
 from gnvpro.training.history import History, Record
 from gnvpro.training.listeners import Listener
 
-CHECKPOINT_COST = 20  # wait between checkpoints, relative to the time of the last one
-LONGEST_WAIT = 30.0  # seconds between two checkpoints
-
 
 @dataclass(frozen=True)
 class Written:
@@ -69,7 +66,7 @@ class Journal:
             self.state, self._records = state(), len(self.history)
             due = len(self.history) - self._written.records >= self._file.every
             since = time.perf_counter() - self._written.at
-            if (due and since > CHECKPOINT_COST * self._written.seconds) or since > LONGEST_WAIT:
+            if (due and self._file.share * since > self._written.seconds) or since > self._file.longest:
                 self._write(self.state)
         for listener in self._listeners:
             listener.record(record)

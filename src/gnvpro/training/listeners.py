@@ -20,14 +20,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO, runtime_checkable
+from typing import Any, ClassVar, Protocol, TextIO, runtime_checkable
 
 from gnvpro.extras import how_to_get
 from gnvpro.minimize.status import Status
 from gnvpro.progress import Display
 from gnvpro.training.history import History, Record, columns_of, row_of
-
-SECONDS_WITHOUT_BAR = 2.0
 
 
 @runtime_checkable
@@ -207,6 +205,8 @@ class LateProgress:
     >>> LateProgress().end(Status.SETTLED)
     """
 
+    after: ClassVar[float] = 2.0  # seconds
+
     def __init__(self) -> None:
         self._bar: Progress | None = None
 
@@ -216,7 +216,7 @@ class LateProgress:
 
     def record(self, record: Record) -> None:
         """Move the bar, or show it if it is time."""
-        if self._bar is None and time.monotonic() - self._begun > SECONDS_WITHOUT_BAR:
+        if self._bar is None and time.monotonic() - self._begun > self.after:
             self._bar = Progress()
             self._bar.begin(*self._start)
         if self._bar is not None:
