@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from gnvpro.head.eliminator import Eliminator
@@ -31,6 +29,5 @@ def default_eliminator(
     if LeastSquares().why_not(loss) is None:
         return LeastSquares(torch.finfo(dtype).eps)
     rules = policy or HeadPolicy()
-    small = entries <= rules.newton_entries
-    chosen = Newton(few=rules.hessian_entries) if small else NewtonCG(single_from=rules.single_entries)
-    return chosen if same_samples else replace(chosen, iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)
+    kind = Newton if entries <= rules.newton_entries else NewtonCG
+    return kind() if same_samples else kind(iterations=MAX_ITERATIONS_ON_CHANGING_SAMPLES)

@@ -21,8 +21,9 @@ from torch import Tensor
 from gnvpro.linalg.columns import by_columns
 from gnvpro.linalg.rows import rowwise
 from gnvpro.linalg.symmetric_products import MAX_PRODUCT_ENTRIES, block_index, pair_index, unique_products
-from gnvpro.policy import HeadPolicy
 from gnvpro.problem.misfit import Misfit
+
+FEW_ENTRIES = 200_000  # the usual `few` of `assemble_hessian`
 
 
 def assemble_hessian(
@@ -31,7 +32,7 @@ def assemble_hessian(
     head_penalty: float,
     outputs: Tensor,
     products: Tensor | None = None,
-    few: float = HeadPolicy().hessian_entries,
+    few: float = FEW_ENTRIES,
 ) -> Tensor:
     """Return the Hessian in vec(W); `products` of the features with each other are computed if not given.
 

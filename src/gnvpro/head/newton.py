@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gnvpro.head.eliminator import ForAnyLoss, HeadFit, WarmStart
-from gnvpro.head.hessian import approximate_hessian, assemble_hessian, has_few_entries, held_products
+from gnvpro.head.hessian import FEW_ENTRIES, approximate_hessian, assemble_hessian, has_few_entries, held_products
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import matmul_small
 from gnvpro.linalg.once import Once
@@ -39,7 +39,6 @@ from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.minimize.krylov import Arnoldi, KrylovModel, arnoldi, krylov_model
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import TrustRegion, minimize
-from gnvpro.policy import HeadPolicy
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import ridge
 
@@ -99,7 +98,7 @@ class HeadObjective:
     misfit: Misfit
     head_penalty: float
     factor: Tensor | None = None
-    few: float = HeadPolicy().hessian_entries  # see `assemble_hessian`
+    few: float = FEW_ENTRIES  # see `assemble_hessian`
     epsilon: float = 10 * torch.finfo(torch.float64).eps  # a sum of many terms loses a digit
 
     @property
@@ -248,7 +247,7 @@ class Newton(ForAnyLoss):
     small_head: int = (
         200  # largest head whose Hessian is assembled at every step (105 entries: two thirds of the time of a fit)
     )
-    few: int = HeadPolicy().hessian_entries  # see `gnvpro.head.hessian.assemble_hessian`
+    few: int = FEW_ENTRIES  # see `gnvpro.head.hessian.assemble_hessian`
     supports_exact_steps: ClassVar[bool] = True
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:

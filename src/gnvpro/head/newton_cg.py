@@ -43,7 +43,6 @@ from gnvpro.linalg.operators import LinearOperator, symmetric
 from gnvpro.linalg.rows import rowwise
 from gnvpro.minimize.damped_newton import damped_newton
 from gnvpro.minimize.status import Status
-from gnvpro.policy import HeadPolicy
 from gnvpro.problem.misfit import Misfit
 
 LEAST_SINGLE = 1e-4  # relative residual that single precision reaches with a digit to spare
@@ -74,7 +73,7 @@ class NewtonCG(ForAnyLoss):
     rtol: float = 1e-8
     iterations: int = 100
     inverse_rtol: float = 1e-6
-    single_from: int = HeadPolicy().single_entries
+    single_from: int = 50_000
 
     def fit(self, Z: Tensor, misfit: Misfit, head_penalty: float, start: WarmStart | None) -> HeadFit:
         """Return the head that minimises the penalised misfit."""
@@ -147,7 +146,7 @@ class Systems:
     half: Tensor | None  # Z U in bfloat16, if products with it are fast
 
     @staticmethod
-    def of(objective: HeadObjective, single_from: float = HeadPolicy().single_entries) -> Systems:
+    def of(objective: HeadObjective, single_from: float = math.inf) -> Systems:
         """Return the systems of an objective, in single precision for this number of entries and more."""
         misfit, single = objective.misfit, objective.entries >= single_from
         dtype = torch.float32 if single else torch.float64

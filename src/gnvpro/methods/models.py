@@ -115,7 +115,7 @@ class DenseModels(Models[ReducedPoint]):
     def __init__(self, dense: Dense, problem: Problem, memory: DenseMemory, part: Problem | None) -> None:
         penalty = problem.theta_penalty.hessian(memory.begun_at)
         subspace = choose_subspace(problem.network.directions, memory.begun_at, penalty)
-        many = subspace.count > problem.policy.solver.eigenvalues
+        many = subspace.count > dense.most_with_radius
         settings = dense.resolved(problem.misfit.identity_hessian, many)
         inside = subspace.reduce(subspace.reduce(penalty).T)
         self.name, self.part, self.scaling = dense.name, part, settings.scaling or 0.0

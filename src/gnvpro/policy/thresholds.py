@@ -25,7 +25,6 @@ class SolverPolicy:
     most_window: int = row(100, "cheap steps", "most cheap steps that should halve the objective", AUTO)
     spaces_after: int = row(60, "cheap steps", "quasi-Newton steps before the first large Krylov space", AUTO)
     rows_per_direction: float = row(3.0, "rows", "rows per direction in the matrix of a part of the samples", AUTO)
-    eigenvalues: int = row(500, "directions", "bound exact steps of other losses by a radius up to so many", AUTO)
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,6 @@ class HeadPolicy:
         1500,
         "entries",
         "eliminate heads up to this size by Newton's method with the whole Hessian",
-        "python -m benchmarks.heads",
-    )
-    single_entries: int = row(
-        50_000, "entries", "compute directions of larger heads in single precision", "python -m benchmarks.heads"
-    )
-    hessian_entries: int = row(
-        200_000,
-        "numbers",
-        "sum the Hessian from the rows, not from products of features, up to so many",
         "python -m benchmarks.heads",
     )
     strong_start: int = row(
