@@ -215,8 +215,6 @@ class Dense(TrustRegionSolver):
             Default: true except for least squares, where this term is small.
         samples: number of samples for the matrix, drawn once; the curvature of all samples enters by products (see
             `gnvpro.minimize.part_model`). For least squares with many samples. Default: all.
-        most_with_radius: directions up to which other losses have a radius by default. If Cholesky factors do not suffice, a
-            step computes the eigenvalues of the matrix: 0.07 s for 500 directions on one core.
 
     >>> Dense(step_control="damping").step_control  # for any loss
     'damping'
@@ -227,8 +225,10 @@ class Dense(TrustRegionSolver):
     geodesic: bool | None = None
     residual_term: bool | None = None
     samples: int | None = None
-    most_with_radius: int = 500
     name: ClassVar[str] = "dense"
+    # Directions up to which other losses have a radius. If Cholesky factors do not suffice, a step within a radius
+    # computes the eigenvalues of the matrix: 0.07 s for 500 directions on one core.
+    most_with_radius: ClassVar[int] = 500
 
     def __post_init__(self) -> None:
         if self.samples is not None:
