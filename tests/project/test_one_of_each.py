@@ -65,6 +65,7 @@ ALLOWED_NAMES = {
     "FEWEST_POINTS": "least part of the points that a process can take",
     "FEW_PARAMETERS": "a ratio of statistics: parameters to rows",
     "FOLDS": "a table has enough rows for two of each",
+    "FOLDS_OF_DOUBT": "a table has enough rows for two of each",
     "HARDLY_MORE": "a ratio of statistics: effective parameters to those of a linear model",
     "LONGEST": "longest container of a model that is searched for tensors",
     "MAX_CONFIG_BYTES": "largest file that is read",
