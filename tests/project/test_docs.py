@@ -199,7 +199,7 @@ def test_every_reference_to_a_python_name_has_an_entry_in_the_api() -> None:
     for page in (DOCS / "api").glob("*.md"):
         for name, members in re.findall(r"^::: (\S+)(?:\n +options: \{.*?members: \[(.*?)\])?", page.read_text(), re.M):
             entries |= {name} | {f"{name}.{member}" for member in members.split(", ") if member}
-    lost = []
+    lost = [f"docs/api: {name} does not exist" for name in sorted(entries) if not is_there(name)]
     for page in PROSE:
         for name in re.findall(r"\]\[(gnvpro[\w.]*)\]", page.read_text()):
             owners = {name.rsplit(".", k)[0] for k in (0, 1, 2)}

@@ -66,9 +66,12 @@ def run_experiment(
             equations_table(run_equation(asked, tell=typer.echo))
             typer.echo(f"{out / name}; show it with: gnvpro report {out}")
             return
+        from gnvpro.arguments import check_choice
+        from gnvpro.experiments.catalogue import EXPERIMENTS
         from gnvpro.experiments.experiment_run import Order, run
         from gnvpro.experiments.terminal import results_table
 
+        check_choice("experiment", name, (*EXPERIMENTS, *EQUATIONS))
         order = Order(
             name, tuple(method or ()), tuple(seed or (0,)), work, data_dir, out, paper, resume, overwrite, solver,
             theta_penalty, head_penalty, learning_rate, max_rank, seconds,

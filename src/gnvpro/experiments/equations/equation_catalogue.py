@@ -158,7 +158,7 @@ EQUATIONS: dict[str, CatalogueEntry] = {
         ),
         CatalogueEntry(
             "burgers",
-            "Burgers, viscosity .01/pi",
+            "Burgers, viscosity 0.01/pi",
             "tanh 20-20-20, 1000 + 260 points",
             burgers,
             120.0,
@@ -170,7 +170,7 @@ EQUATIONS: dict[str, CatalogueEntry] = {
         CatalogueEntry(
             "allen-cahn",
             "Allen-Cahn, 1 dimension",
-            "tanh 20-20-20 on a periodic layer, beside the kink of its start, 1000 + 200 points",
+            "tanh 20-20-20 on a periodic layer, plus the kink of its initial values, 1000 + 200 points",
             allen_cahn,
             120.0,
             "5.4e-5 (jaxpi), 2.2e-5 (PirateNet), GPU",

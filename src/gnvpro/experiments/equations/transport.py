@@ -34,7 +34,7 @@ def convection(seed: int, spread: Sequence[float] | None = (60.0, 3.0)) -> Posed
 
 
 def burgers(seed: int) -> PosedEquations:
-    """u_t + u u_x = .01/pi u_xx, u = -sin(pi x) at t = 0: a front forms at x = 0.
+    """u_t + u u_x = 0.01/pi u_xx, u = -sin(pi x) at t = 0: a front forms at x = 0.
 
     Three layers: one hidden layer of sixty units, with the viscosity lowered in stages, never came below a relative error of
     .3, because a feature tanh(a t + b x + c) is as steep at t = 0 as it is at the front.
