@@ -49,7 +49,7 @@ def page_figure(width: float, height: float) -> Any:
 
 
 def plain(text: str) -> str:
-    r"""Return text that matplotlib draws as it is: no dollar sign begins a formula, no line break or control character.
+    r"""Return text that matplotlib draws literally: no formula between dollar signs, no line break or control character.
 
     >>> print(plain("cost in $"))
     cost in \$
@@ -68,7 +68,7 @@ def readable_log_axis(axis: Any, low: float, high: float) -> None:
 
 
 def spans_decades(values: list[float]) -> bool:
-    """Whether positive values differ so much that a logarithmic axis shows them better.
+    """Return whether positive values span so many decades that a logarithmic axis shows them better.
 
     >>> spans_decades([1.0, 20.0]), spans_decades([0.0, 20.0]), spans_decades([1.0, 2.0])
     (True, False, False)

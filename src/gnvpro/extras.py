@@ -28,7 +28,7 @@ def need(module: str, extra: str) -> ModuleType:
 
 
 def how_to_get(extra: str) -> str:
-    """How to install what an extra stands for.
+    """Return the command that installs an extra.
 
     >>> how_to_get("plot")
     "get it with: pip install 'matplotlib>=3.8' (the extra gnvpro[plot])"

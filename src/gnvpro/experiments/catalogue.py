@@ -115,7 +115,7 @@ def surrogate(work: float, depth: int = 2, levels: int = 3, dense: Dense | None 
     return Settings({**trainings, "adam": adam}, 1e-10, 1e-10, time_penalty=True)
 
 
-# For `--paper --solver dense`: raw inputs are about 0.02, so a bias has 1000 times the curvature of the weights beside it.
+# For `--paper --solver dense`: raw inputs are about 0.02, so a bias has 1000 times the curvature of the weights.
 CDR_PAPER = surrogate(600.0, dense=Dense(scaling=0.75))
 # Deep from the start: at depth 2 the ODE is not resolved, and prolongation would change the map that was learnt.
 # Inputs of about 0.018 leave tanh in its linear part: spread 0.1 uses it, and ADAM needs it to move at all.
@@ -142,7 +142,7 @@ def indian_pines_settings(work: float, max_rank: int, depth: int | None = None, 
 
 
 INDIAN_PINES_PAPER = indian_pines_settings(1500.0, 50, depth=4, levels=3)
-# Each band scaled: spectra scaled alone leave bands that hardly vary, though they tell crops apart. Then one layer is enough.
+# Scale each band: if only spectra are scaled, bands that separate the crops vary too little. One layer is then enough.
 # Weights that change slowly from band to band leave out noise that neighbouring bands do not share. The penalties were chosen
 # by the validation accuracy of seeds 5 to 9. Too many weights for a matrix, so `auto` means quasi-Newton steps between Krylov
 # spaces, which may then be smaller.

@@ -73,7 +73,7 @@ class BatchSteps:
         return BatchState(self.memory, self.theta, self.moments, self.sizes, self.mean, self.count)
 
     def step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> BatchFit | None:
-        """One batch, with a share of the head's freedom; its head before the step, None where features are not finite."""
+        """Take a step on one batch; return the head before the step, or None if features are not finite."""
         problem, network, misfit, theta = self.problem, self.problem.network, batch.misfit, self.theta
         linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
         with problem.meter.inner_clock():

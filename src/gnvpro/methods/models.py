@@ -1,4 +1,4 @@
-"""Local models of the solvers, as the trust-region loop asks for them.
+"""Local models of the solvers, made when the trust-region loop needs them.
 
 KrylovModels        a Krylov space at every point                                      reduced or full objective
 QuasiNewtonModels   quasi-Newton directions, Krylov spaces in between                  reduced
@@ -72,11 +72,11 @@ class QuasiNewtonModels(Models[ReducedPoint]):
         return affordable_rank(self.max_rank, budget)
 
     def may_build(self, due: int, budget: Budget) -> bool:
-        """Whether the budget lasts for a space and as many passes again for steps that use what it learnt."""
+        """Return whether the budget covers a Krylov space and as many passes again for steps that use it."""
         return budget.passes_left > 4 * self.max_rank
 
     def planned(self, memory: SpaceMemory, point: ReducedPoint, budget: Budget) -> SpaceMemory:
-        """Whether the next model is on a Krylov space, and of which dimension."""
+        """Return whether the next model uses a Krylov space, and its dimension."""
         known = memory.known.at(point, lambda due: self.may_build(due, budget))
         cap = self.rank(budget) if known.asks_for_space else memory.cap
         return SpaceMemory(cap, known)

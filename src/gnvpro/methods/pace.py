@@ -1,9 +1,9 @@
-"""How far a run on batches is in its budget: what its learning rate falls with.
+"""Share of the budget that a run on batches has spent; its learning rate falls with it.
 
     progress  =  max(passes spent / passes given, seconds spent / seconds given)
 
 Rates must follow from what a checkpoint holds, not from the clock at every step. So the clock is looked at once per
-iteration: progress then, and how many passes will fit into what is left, at the pace of the passes so far. In between,
+iteration: progress then, and how many more passes fit into the budget, at the pace so far. In between,
 progress grows evenly with the passes. Without a budget it stays at zero.
 """
 

@@ -1,7 +1,7 @@
 """Random batches first, Gauss-Newton steps afterwards: how `auto` begins on many samples.
 
 A pass over many samples is better spent on many short steps, each with the head eliminated on its batch (`adam_vpro`), until
-the features are good. What is left then is to follow long curved valleys, for which Gauss-Newton steps are made.
+the features are good. Then Gauss-Newton steps follow the long curved valleys that remain.
 The batches last 8000 steps, no less than 20 and no more than 300 epochs; four times as many without exact steps. A smaller
 budget shortens them: the learning rate is zero at the end of the budget, or of these steps.
 """

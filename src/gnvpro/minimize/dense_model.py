@@ -15,7 +15,7 @@ The norm |s|_D = sqrt(s'D s) defines the length of a step. D has one number for 
     D_P = (mean of diag A over P / the largest such mean)^scaling      0: plain norm;  1: Marquardt's, tensor by tensor
 
 In the plain norm the damping that the stiffest tensor needs restrains all others: for inputs of about 0.02, a bias
-has 1000 times the curvature of the weights next to it, and those hardly move. Fully scaled steps are long in
+has 1000 times the curvature of the weights next to it, which then barely move. Fully scaled steps are long in
 directions that the matrix barely determines, and overfit.
 
 A is positive semi-definite up to rounding; `gnvpro.linalg.secular` handles the directions in which it is not.

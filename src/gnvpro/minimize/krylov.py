@@ -155,7 +155,7 @@ def arnoldi(mv: Callable[[Tensor], Tensor], start: Tensor, max_rank: int, rtol: 
 
 
 def _next_sine(rotations: list[tuple[float, float]], column: Array) -> float:
-    """Rotate a new Hessenberg column by the earlier rotations; return the sine of its own, which reduces the residual."""
+    """Rotate a new Hessenberg column by the earlier rotations; return the sine of the new one, which reduces the residual."""
     above = column[0]
     for (c, s), below in zip(rotations, column[1:-1], strict=True):
         above = c * below - s * above
@@ -171,7 +171,7 @@ class KrylovModel:
 
     gradient: Tensor
     factors: Arnoldi
-    damped: str = "model"  # where damping is added: the quadratic "model", or the norm of the "residual"
+    damped: str = "model"  # what damping is added to: the quadratic "model", or the norm of the "residual"
     first_radius: ClassVar[float] = math.inf  # no bound: the first trial is the GMRES step
 
     @property

@@ -10,7 +10,7 @@ damping: see `step_rules`), so a rejected trial tightens the bound and asks agai
 
 Near a minimum both reductions drown in rounding error and their quotient means nothing. Both therefore get a term of
 the size of that error (Conn, Gould, Toint: Trust-Region Methods, sec. 17.4.2): the quotient tends to one there, and
-Newton's method goes on to the accuracy that its gradient, not its objective, can resolve.
+Newton's method continues to the accuracy that its gradient, not its objective, can resolve.
 
 Legend: Delta -> bound (of a RadiusRule), x -> theta or vec W, Phi -> value.
 """
@@ -51,7 +51,7 @@ PointT = TypeVar("PointT", bound=Point)
 
 
 class Objective(Protocol[PointT]):
-    """What the loop minimises."""
+    """Objective of the loop."""
 
     @property
     def epsilon(self) -> float:
@@ -63,7 +63,7 @@ class Objective(Protocol[PointT]):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one trial did."""
+    """Result of one trial."""
 
     accepted: bool
     ratio: float | None = None  # actual over predicted reduction
@@ -111,7 +111,7 @@ def try_step(
     below_rounding = below_rounding + 1 if step.predicted_reduction <= noise else 0
     if below_rounding > 5:
         return Status.STEP_TOO_SMALL
-    at.free()  # the model knows all that is asked of this point, and the trial needs the room
+    at.free()  # the model holds everything needed of this point, and the trial needs the memory
     trial = objective.at(x + step.d_x, at)
     finite = math.isfinite(trial.value)
     ratio = (value - trial.value + noise) / (max(step.predicted_reduction, 0.0) + noise)

@@ -4,9 +4,9 @@
     working, in float64      a copy of it that computes; `show` writes its parameters into the given one
 
 Differences of nearly equal objectives, and features that nearly depend on each other, need the digits that float32 has not.
-The samples stay as they are: a pass casts its chunk, so the model sees the numbers that the given one would see.
+The samples keep their dtype: a pass casts its chunk, so the model sees the numbers that the given one would see.
 
-Some models cannot be copied, or compute in a dtype of their own whatever their parameters are (`x.float()` in forward). They
+Some models cannot be copied, or compute in a fixed dtype whatever their parameters are (`x.float()` in forward). They
 are found by a trial on a few samples, and run as they are given.
 """
 
@@ -73,12 +73,12 @@ class WorkingModel:
 
     @property
     def casts_to(self) -> torch.dtype | None:
-        """The dtype that samples are cast to; None if they stay as they are."""
+        """Dtype that samples are cast to; None for no cast."""
         return lowest(self.module) if self.is_copy else None
 
     @cached_property
     def is_copy(self) -> bool:
-        """Whether another module than the given one computes."""
+        """True if a copy of the given module computes."""
         return self.module is not self.given
 
     def show(self) -> None:
@@ -142,7 +142,7 @@ def _run(model: nn.Module, few: Batch) -> Any:
 
 
 def _agree(expected: Tensor, found: Tensor) -> bool:
-    """Whether outputs are the same up to the rounding errors of the expected ones."""
+    """Return whether outputs equal the expected ones up to rounding errors."""
     if expected.shape != found.shape or not expected.is_floating_point():
         return False
     tolerance = torch.finfo(expected.dtype).eps ** 0.5

@@ -26,7 +26,7 @@ class WorkMeter:
         self.sample_passes += samples * passes
 
     def timed(self, kind: str, samples: int, seconds: float) -> None:
-        """Count one pass over that many samples that took so many seconds."""
+        """Count one pass over `samples` that took `seconds`."""
         self.sample_passes += samples
         self.seconds_per_sample[kind] = seconds / max(samples, 1)
 

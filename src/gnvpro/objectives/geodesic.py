@@ -52,7 +52,7 @@ class Geodesic:
         there, here, passes = probe.fit, point.fit, meter.sample_passes
         assert here is not None
         change = reduce(local.pull_back(there.outputs - here.outputs, there.W - here.W))
-        if local.product is None:  # passes that were paid for where the Jacobian did not fit
+        if local.product is None:  # passes already counted if the Jacobian did not fit into memory
             meter.sample_passes = passes
         y = reduce(step.d_x)
         straight = model.times(y) - local.penalty @ y

@@ -32,21 +32,21 @@ class HeldOut:
     targets: Tensor | None = None  # as given, where they are held
 
     def targets_like(self, outputs: Tensor) -> Tensor:
-        """The targets as given, in the shape of outputs that have as many entries: (n,) beside (n, 1) would be broadcast."""
+        """Targets in the shape of the outputs if they have as many entries: (n,) and (n, 1) would broadcast."""
         assert self.targets is not None
         return self.targets.reshape(outputs.shape) if self.targets.numel() == outputs.numel() else self.targets
 
     def within(self, network: SeparableNetwork, memory: float) -> HeldOut:
-        """The same for another network."""
+        """Return the held-out samples for another network."""
         return replace(self, passes=network.pass_plan(self.inputs, memory))
 
     def outputs(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> Tensor:
-        """What a model makes of the samples, in rows; not counted as work."""
+        """Outputs for the samples as rows; not counted as work."""
         features = network.features(theta, self.inputs, self.passes)
         return matmul_small(append_bias_column(features, network.bias), W.T)
 
     def shaped_outputs(self, network: SeparableNetwork, theta: Tensor, W: Tensor) -> Tensor:
-        """The same in the shape that the model gives them, for metrics."""
+        """Outputs in the model's own shape, for metrics."""
         if self.targets is None:
             raise ValueError(
                 "metrics needs samples that are held in memory; give some of them as arrays in validation=, or leave it out"

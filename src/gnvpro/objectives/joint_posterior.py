@@ -1,4 +1,4 @@
-"""What is not known about theta and the head together: how much an output may still move at new inputs.
+"""Joint posterior of theta and the head: the uncertainty of outputs at new inputs.
 
 With the joint Gauss-Newton matrix H of (theta, W) (see `gnvpro.objectives.evidence`) and g the derivative of an output in
 (theta, W) at features z, the variance of that output is v times

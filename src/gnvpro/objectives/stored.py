@@ -1,4 +1,4 @@
-"""The objective of the model as it is stored, if that has fewer digits than the passes.
+"""Objective of the stored model, if it has fewer digits than the passes.
 
     theta' = rounded theta,   W' = rounded W   or   rounded argmin_W Phi(W, theta'), whichever has the lower objective
 

@@ -15,7 +15,7 @@ from gnvpro.samples.sources import as_stream
 def take_samples(
     processes: Processes, given: tuple[str, Any, Any, Any], same: bool, most: float, device: torch.device
 ) -> tuple[Samples | None, Any, Any, Any]:
-    """Return a source that is not held, or None, and inputs, targets and weights as they came or were read.
+    """Return a source that is not held in memory, or None, and inputs, targets and weights as given or read.
 
     `given` is what they are called in messages, inputs, targets and weights; `same`: every pass needs the same samples. All
     processes hold theirs, in at most this many bytes each, or none does.

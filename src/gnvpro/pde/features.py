@@ -104,7 +104,7 @@ class Kind:
         return domain.layers(*layers)
 
     def wider(self, factor: float) -> Kind:
-        """The same kind with every layer wider."""
+        """Return features of the same kind with wider layers."""
         return Kind(round(factor * self.sines), self.scales, tuple(round(factor * size) for size in self.tanh))
 
 

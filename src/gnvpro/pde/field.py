@@ -104,7 +104,7 @@ class Field(nn.Module, Algebra):
 
     @property
     def outputs(self) -> int:
-        """How many functions it holds."""
+        """Number of functions."""
         return self.head.out_features
 
     def forward(self, points: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What `pde.solve` is given, looked at before any work: what cannot work is refused, what may surprise is a warning."""
+"""Check the arguments of `pde.solve` before any work: raise errors for what cannot work, and warn of surprises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def order_of_equation(equation: Equation) -> int:
 
 
 def check_smooth(field: Field, equations: Sequence[Equation], system: System) -> None:
-    """Refuse networks whose second derivatives are zero where they are needed."""
+    """Raise an error if second derivatives are needed but zero for this network."""
     order = max(order_of_equation(e) for e in equations)
     if order < 2:
         return
@@ -62,7 +62,7 @@ def check_smooth(field: Field, equations: Sequence[Equation], system: System) ->
 
 
 def not_finite(system: System, x: torch.Tensor, W: torch.Tensor) -> str:
-    """Which equation has rows that are not finite, and what that may come from."""
+    """Name the equation whose rows are not finite, and a likely cause."""
     rows = system.assemble(system.carry(x), x, W)
     whole = rows.Z.sum(1) + rows.residual
     bad = next(i for i, part in enumerate(system.by_equation(whole)) if not bool(torch.isfinite(part).all()))
@@ -81,7 +81,7 @@ def not_finite(system: System, x: torch.Tensor, W: torch.Tensor) -> str:
 
 
 def warn_about(equations: Sequence[Equation], system: System) -> list[str]:
-    """Say what makes the problem singular; the solution of least norm is then found."""
+    """Warn of a singular problem and name the cause; the solution of least norm is then found."""
     said = []
     width = (system.n_features + 1) * system.outputs
     if system.rows < width:
@@ -108,7 +108,7 @@ def warn_about(equations: Sequence[Equation], system: System) -> list[str]:
 
 
 def _has_function(equation: Equation) -> bool:
-    """Whether a function of x stands in it: conditions may be built in, as in u = x (1 - x) v."""
+    """Return whether it contains a function of x: conditions may be built in, as in u = x (1 - x) v."""
     return any(
         isinstance(n, Known) and callable(n.value) and not isinstance(n.value, torch.Tensor)
         for n in equation.expression.walk()

@@ -51,7 +51,7 @@ class SolveRun(Run):
         self._agree()
         check_smooth(problem.field, problem.given, problem.system)
         self.warnings, self.notes = warn_about(problem.given, problem.system), list[str]()
-        self._stint, self.operations = stint, 0.0  # operations after which the run asks whether it gives up
+        self._stint, self.operations = stint, 0.0  # operations after which the run may give up
         self._gives_up = gives_up
 
     def _agree(self) -> None:
@@ -109,7 +109,7 @@ class SolveRun(Run):
         return self.run()
 
     def _finish(self) -> None:
-        """Leave the best field, or where nobody looked the last."""
+        """Store the best field, or the last one if none was checked."""
         self.kept, last = self.method.last(self.problem, self.state, self.cache)
         self.problem.store(self.kept.theta, self.kept.W)
         self.notes = list(self.warnings)
@@ -126,7 +126,7 @@ class SolveRun(Run):
         return {"validation_loss": state.checked_misfit, "solver": solver}
 
     def _take_up(self, content: dict[str, Any]) -> None:
-        """Take over where the run stood."""
+        """Restore the position of the run."""
         assert isinstance(self._resumed, EquationState)
         self._hold(self._resumed)
         self.problem.rows(self.state.layout)
@@ -162,7 +162,7 @@ class SolveRun(Run):
 
 
 def identity_of(problem: EquationProblem) -> dict[str, Any]:
-    """Everything that decides the numbers of a run, except where the field starts."""
+    """Everything that determines the numbers of a run except the start of the field."""
     equations = problem.given
     sites = [(f"points {i}.{k}", s.points) for i, e in enumerate(equations) for k, s in enumerate(e.compiled.sites)]
     values = [(f"values {i}", e.targets) for i, e in enumerate(equations)]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gnvpro.pde.system import Carried, System
 
-RCOND = 1e-7  # directions of the head below this share of the largest hardly change the field
+RCOND = 1e-7  # directions of the head below this share of the largest barely change the field
 STRICT = 1e3
 FACTORS = tuple(2.0**k for k in range(-12, 13))  # of the root mean square of the field
 

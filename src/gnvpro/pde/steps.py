@@ -1,13 +1,13 @@
-"""The steps of `pde.solve`, from state to state: damped Gauss-Newton on the rows, and a look at fresh points now and then.
+"""The steps of `pde.solve`, from state to state: damped Gauss-Newton on the rows, with regular checks on fresh points.
 
-    state   where the field stands: x, W, damping; points drawn so far, weights, penalty, treatment of the head  `EquationState`
+    state   of the field: x, W, damping; points drawn so far, weights, penalty, treatment of the head  `EquationState`
     cache   the system of rows, the evaluated point with its Jacobian, the local model, the fresh points
 
 Every few iterations the residuals are measured on fresh points (`refine`): equations that overfit get more points, and the
 penalty on the head is lowered if it is larger than the misfit. The loop then restarts from the same field.
 
-New points move the head at once and the features later, so the last field of a run is not its best. The field with the
-smallest residuals on fresh points is kept, among those that were looked at and the last.
+New points move the head at once and the features later, so the last field of a run may not be its best. Of all checked
+fields and the last one, the run keeps the one with the smallest residuals on fresh points.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RULE = NielsenRule()
 
 @dataclass(frozen=True)
 class Layout(State):
-    """What the rows consist of, beside the variables."""
+    """Points and weights of the rows."""
 
     weights: list[float]  # balanced ones are of the first values of unknown constants
     added: list[Tensor | None]  # points of each equation beyond its own
@@ -67,7 +67,7 @@ class Kept(State):
 
 @dataclass(frozen=True, kw_only=True)
 class EquationState(MethodState):
-    """Where the loop stands, at its last accepted point; theta includes the unknown constants."""
+    """State of the loop at its last accepted point; theta includes the unknown constants."""
 
     layout: Layout
     ways: Ways
@@ -75,7 +75,7 @@ class EquationState(MethodState):
     of_zero: float  # the misfit of the zero field
     below_rounding: int = 0
     iteration: int = 0  # of the last record
-    checked_misfit: float | None = None  # on fresh points, at the last look
+    checked_misfit: float | None = None  # on fresh points, at the last check
     before: float = math.inf  # Phi at the last check
     slow_looks: int = 0  # consecutive checks with slow progress
     best: Kept | None = None
@@ -83,7 +83,7 @@ class EquationState(MethodState):
 
 
 class EquationProblem:
-    """A field, the equations that it should solve, and what a run may change about both."""
+    """A field, its equations, and the changes that a run may make to both."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class EquationProblem:
         self.head_penalty, self.grow, self.head, self.spread = head_penalty, grow, head, spread
         self.refinement = Refinement(system.equations, seed)
         self._widen, self._widened = widen, 0  # adds features to the field; how often it did
-        self._layout: Layout | None = None  # of the system at hand
+        self._layout: Layout | None = None  # of the current system
 
     @property
     def can_widen(self) -> bool:
@@ -110,11 +110,11 @@ class EquationProblem:
         return self._widen is not None
 
     def theta(self) -> Tensor:
-        """The variables beside the head, as the field and the constants hold them."""
+        """All variables except the head, as stored in the field and the constants."""
         return self.system.x()
 
     def W(self) -> Tensor:
-        """The head, as the field holds it."""
+        """Head, as stored in the field."""
         return self.field.W()
 
     def store(self, theta: Tensor, W: Tensor) -> None:
@@ -122,7 +122,7 @@ class EquationProblem:
         self.system.store(theta, W)
 
     def rows(self, layout: Layout) -> System:
-        """The system of a layout, made again if it is not the one at hand."""
+        """System of a layout; rebuilt if it is not the current one."""
         if self._layout is not layout:
             while self._widened < layout.widened:
                 self.widened(layout)
@@ -136,7 +136,7 @@ class EquationProblem:
         return self._layout
 
     def widened(self, layout: Layout) -> tuple[Layout, str]:
-        """The same rows for a field with more features, and a note about them."""
+        """Add features to the field; return the layout with the same rows, and a note."""
         assert self._widen is not None
         self._widened += 1
         note = self._widen(self.field, self._widened)
@@ -147,7 +147,7 @@ class EquationSteps:
     """Damped Gauss-Newton steps on the rows of an `EquationProblem`."""
 
     def begin(self, problem: EquationProblem, budget: Budget, cache: Cache) -> EquationState:
-        """Evaluate the field as it is."""
+        """Evaluate the field at its current values."""
         system = problem.system
         tries = problem.spread and system.linear and not problem.can_widen  # trials have found the features of others
         near = leave_zero(system)
@@ -166,7 +166,7 @@ class EquationSteps:
     def step(
         self, problem: EquationProblem, state: EquationState, budget: Budget, cache: Cache
     ) -> tuple[EquationState, StepReport | Status]:
-        """One trial step, and the look at fresh points that may be due after it."""
+        """Try one step, and check fresh points if they are due."""
         work = _Work(problem, budget, cache)
         done = work.trial(state)
         while isinstance(done, Status) and (ways := state.ways.other(state.iterate.value)) is not None:
@@ -203,14 +203,14 @@ def better(state: EquationState, misfit: float, anew: bool = False) -> Kept:
 
 @dataclass(frozen=True)
 class _Work:
-    """The loop during one call."""
+    """One call of the loop."""
 
     problem: EquationProblem
     budget: Budget
     cache: Cache
 
     def objective(self, state: EquationState) -> EquationObjective:
-        """What the loop minimises."""
+        """Objective of the loop."""
         return state.ways.objective(self.problem.rows(state.layout), state.penalty, self.problem.meter)
 
     def point(self, state: EquationState) -> EquationPoint:
@@ -258,20 +258,20 @@ class _Work:
         return replace(state, gradient_norm=float(torch.linalg.vector_norm(point.gradient())))
 
     def at(self, state: EquationState, theta: Tensor, W: Tensor, bound: Damping | None = None) -> EquationState:
-        """The loop from the start, at these values."""
+        """Restart the loop at these values."""
         point = self.objective(state).start(theta, W)
         if point.fit is None:
             raise ValueError(not_finite(self.problem.system, theta, W))
         return self.kept(replace(state, bound=bound, below_rounding=0), point)
 
     def again(self, state: EquationState, bound: Damping | None = None) -> EquationState:
-        """The loop from the same field, with what was changed."""
+        """Restart the loop from the same field after a change."""
         return self.at(state, state.iterate.theta, state.iterate.W, bound)
 
     # -- the look at fresh points
 
     def look(self, state: EquationState) -> tuple[EquationState, str | None]:
-        """Measure the residuals on fresh points; change points, penalty and way where they say so."""
+        """Measure the residuals on fresh points, and change points, penalty and head treatment if needed."""
         seen = self.seen(state)
         own, value = self.check(state).misfit(seen), state.iterate.value
         state = replace(state, checked_misfit=own)
@@ -299,7 +299,7 @@ class _Work:
         return replace(state, before=state.iterate.value), "; ".join(notes) or None
 
     def with_more_points(self, state: EquationState, seen: list[Seen], slow: bool, notes: list[str]) -> Layout | None:
-        """More points for the equations that need them; None if none does."""
+        """Add points to the equations that need them; None if none does."""
         refinement, point, system = self.problem.refinement, self.point(state), self.problem.rows(state.layout)
         which = refinement.needing(system, point.fitted, seen, slow)
         if not which:
@@ -310,7 +310,7 @@ class _Work:
         return self.problem.refined(system, state.layout.widened)
 
     def other_weights(self, state: EquationState, own: float) -> tuple[EquationState, str | None]:
-        """Go on from other first weights if they lead further than this misfit; once in a run."""
+        """Continue from other first weights if they reach a smaller misfit; once in a run."""
         assert state.first is not None
         all_late = lambda: self.problem.processes.all(self.budget.seconds_left <= 0)  # noqa: E731
         is_late = all_late if self.budget.seconds < math.inf else lambda: False

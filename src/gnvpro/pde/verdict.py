@@ -1,4 +1,4 @@
-"""How far a field is from the solution: an estimate of its error, by one more linear solve.
+"""Estimate the error of a field by one more linear solve.
 
 Let u be the field at the end of a run and r the residuals of its equations on fresh points. The error e = exact - u satisfies
 the equations linearised around u,
@@ -115,7 +115,7 @@ def verdict(status: Status, error: float, tolerance: float) -> Status:
 
 
 def ending(status: Status, error: float, tolerance: float) -> list[str]:
-    """A note that says how the run ended if its status does not."""
+    """Note on how the run ended, if its status does not explain it."""
     if verdict(status, error, tolerance) is status:
         return []
     return [f"the run ended because: {status}"]
@@ -129,7 +129,7 @@ def _fresh(equation: Equation, seed: int) -> Equation:
 
 
 def _least_squares(Z: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """The change of the unknowns that makes Z change + residual least, and what is left of the residual."""
+    """Change of the unknowns that minimises |Z change + residual|, and the remaining residual."""
     scale = Z.norm(dim=0)
     scale = torch.where(scale > 0, scale, 1.0)
     change = torch.linalg.lstsq(Z / scale, -residual[:, None], rcond=RCOND, driver="gelsd").solution[:, 0] / scale

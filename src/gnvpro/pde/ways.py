@@ -1,6 +1,6 @@
 """Two ways to treat the head of nonlinear equations, and the choice between them.
 
-    together     theta and W move together, both damped: far from a solution, where Newton's linearisation is too optimistic
+    together     theta and W move together, both damped: far from a solution, because Newton's linearisation is too optimistic
     eliminated   W follows theta: close to a solution, where the head is large and a damped one would hardly move
 
 A run moves both together until Phi is a small share of its value for the zero field, then eliminates the head. If
@@ -43,7 +43,7 @@ class Ways(State):
         return "rows" if linear else "joint rows" if self.together else "newton rows"
 
     def closer(self, value: float, of_zero: float) -> Ways | None:
-        """Return the way to go on if the head should be eliminated from now on; Phi now, and of the zero field."""
+        """Return the new treatment if the head should be eliminated from now on, given Phi now and of the zero field."""
         if not (self.free and self.together and value < CLOSE * of_zero):
             return None
         return replace(self, together=False)

@@ -170,7 +170,7 @@ class Arrays:
 
     @property
     def takes_fast(self) -> bool:
-        """True for memory maps and tensors; h5py and zarr read whole chunks of their own for each sample."""
+        """True for memory maps and tensors; h5py and zarr read a whole chunk for each sample."""
         return all(isinstance(each.array, Tensor | np.ndarray) for each in self._every)
 
     @property

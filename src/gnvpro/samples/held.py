@@ -7,7 +7,7 @@ from gnvpro.samples.sample_digest import SampleDigest
 from gnvpro.samples.several import tensors_of
 from gnvpro.samples.source import ChangingSamples, Part, Samples, stacked
 
-FEW = 4  # samples that tell what each takes
+FEW = 4  # samples that are measured to find the bytes of each
 
 
 def held(source: Samples, most: float) -> Part | None:
@@ -38,6 +38,6 @@ def held(source: Samples, most: float) -> Part | None:
 
 
 def bytes_of(part: Part) -> float:
-    """Bytes of some samples: inputs as they are, targets and weights in float64."""
+    """Bytes of some samples: inputs in their dtype, targets and weights in float64."""
     numbers = sum(each.numel() for each in (part.targets, part.weights) if each is not None)
     return 8 * numbers + sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(part.inputs))

@@ -30,7 +30,7 @@ PARTS = ("inputs", "targets", "sample_weight", "targets of the inputs")
 
 
 class SampleDigest:
-    """Adds up the hashes of samples as they come."""
+    """Adds up the hashes of samples in any order."""
 
     def __init__(self) -> None:
         self.count, self.kinds = 0, dict.fromkeys(PARTS, "")
@@ -96,7 +96,7 @@ def _factors(count: int) -> Words:
 
 
 def _mixed(x: Words) -> Words:
-    """Sebastiano Vigna's splitmix64: sums of what it returns say nothing of sums of x."""
+    """Sebastiano Vigna's splitmix64: sums of its results carry no information on sums of x."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -101,7 +101,7 @@ def arguments_of(batch: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
 
 
 def cast(batch: Batch, dtype: torch.dtype | None) -> Batch:
-    """Return the floating-point tensors of a batch in this dtype; None leaves them as they are."""
+    """Return the floating-point tensors of a batch in this dtype, or unchanged if it is None."""
 
     if dtype is None:
         return batch

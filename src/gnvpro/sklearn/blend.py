@@ -46,7 +46,7 @@ class Blend:
         return self.network == 1.0 and self.linear == 0.0
 
     def of(self, network: Tensor, linear: Tensor, target: Tensor, weights: Tensor) -> Blend:
-        """The same weights for other predictions of left-out rows."""
+        """Apply the same weights to other predictions of left-out rows."""
         mean = weights @ target / weights.sum()
         return Blend(self.network, self.linear, mean + self.network * (network - mean) + self.linear * (linear - mean))
 

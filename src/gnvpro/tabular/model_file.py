@@ -50,7 +50,7 @@ class TableModel:
 
     @property
     def classifies(self) -> bool:
-        """Whether the targets are classes."""
+        """True if the targets are classes."""
         return isinstance(self.estimator, GNvproClassifier)
 
 

@@ -1,4 +1,4 @@
-"""The report on a model of a table: scores beside other models, and what a reader wants to see of the held-out rows."""
+"""Report on a model of a table: scores compared with other models, and plots of the held-out rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a model of a table is: scores on rows it has not seen, beside what simpler and usual models reach there."""
+"""Scores of a model of a table on held-out rows, compared with simpler and common models."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def scores(classify: bool, model: Any, X: Any, y: Array) -> dict[str, float]:
 
 
 def coverage(y: Array, mean: Array, std: Array) -> dict[str, float]:
-    """Shares of observations within one and two standard deviations; 68 % and 95 % where these are honest."""
+    """Shares of observations within one and two standard deviations; 68% and 95% if these are calibrated."""
     far = np.abs(y - mean) / np.maximum(std, np.finfo(float).tiny)
     return {"within_1_std": float((far <= 1).mean()), "within_2_std": float((far <= 2).mean())}
 
 
 def baselines(classify: bool, n_targets: int, seed: int) -> dict[str, Any]:
-    """Models to stand beside, each with its defaults."""
+    """Models to compare with, each with its defaults."""
     if classify:
         return {
             "most frequent class": DummyClassifier(strategy="prior"),
@@ -70,5 +70,5 @@ def importance(score: Callable[[Any], float], X: Any, seed: int, rounds: int = 3
 
 
 def error_of(classify: bool, model: Estimator, y: Array) -> Callable[[Any], float]:
-    """What shuffling an input makes worse: the root mean square error, or the log loss."""
+    """Increase of the error if an input is shuffled: root mean square error, or log loss."""
     return lambda X: scores(classify, model, X, y)["log_loss" if classify else "rmse"]

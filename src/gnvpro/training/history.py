@@ -108,7 +108,7 @@ class History(Sequence[Record]):
         return pandas.DataFrame([row_of(record) for record in self.records], columns=columns)
 
     def plot(self, against: str = "work") -> Figure:
-        """Plot loss, accuracy, radius, damping or learning rate, gradient and penalties, as far as they were recorded.
+        """Plot loss, accuracy, radius, damping or learning rate, gradient and penalties if they were recorded.
 
         Args:
             against: the horizontal axis: "work" (passes over the training set), "seconds" or "iteration".

@@ -89,7 +89,7 @@ class Journal:
         self._written = Written(self._records, now, now - started)
 
     def take_up(self, path: Path, saved: dict[str, Any], identity: Mapping[str, str]) -> None:
-        """Restore the last checkpoint if it belongs to this run; the history is as it was then."""
+        """Restore the last checkpoint, history included, if it belongs to this run."""
         checkpoint.check_same_run(path, saved["identity"], identity)
         self._lines = saved["history"].split(b"\n")
         self.history = History(Record(**json.loads(line)) for line in self._lines)

@@ -1,4 +1,4 @@
-"""From shallow to deep: a network is trained coarse, refined, and trained further.
+"""Train from shallow to deep: train a coarse network, refine it, and train further.
 
 A module that can be refined has a method `prolongated()`, which returns a deeper module that computes nearly the
 same (`gnvpro.networks.NeuralODE` interpolates its weights linearly in time). Everything else in the model, including

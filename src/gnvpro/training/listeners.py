@@ -40,7 +40,7 @@ class Listener(Protocol):
         """The run starts, or continues after these records; `budget` is its limit of work units, infinity for none."""
 
     def record(self, record: Record) -> None:
-        """A new record, including that of the start."""
+        """Called with each new record, the first included."""
 
     def end(self, status: Status) -> None:
         """The run has ended; RUNNING if it was interrupted."""
@@ -211,7 +211,7 @@ class LateProgress:
         self._bar: Progress | None = None
 
     def begin(self, history: History, budget: float) -> None:
-        """Remember when the run began."""
+        """Store the time of the start."""
         self._begun, self._start = time.monotonic(), (History(list(history)), budget)
 
     def record(self, record: Record) -> None:

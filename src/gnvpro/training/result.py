@@ -60,7 +60,7 @@ class Result:
 
         Args:
             path: the file; `.safetensors` in its name needs the extra `safetensors`, everything else is torch's format.
-            notes: a paragraph for the card, such as what the model is for and where the data came from.
+            notes: a paragraph for the card, such as the purpose of the model and the origin of the data.
 
         Returns:
             The path of the card: the file's name followed by `.md`, as in `model.safetensors.md`.

@@ -52,10 +52,10 @@ class Trainable(Protocol):
     policy: Policy
 
     def theta(self) -> Tensor:
-        """The variables beside the head, as the model holds them."""
+        """All variables except the head, as stored in the model."""
 
     def W(self) -> Tensor:
-        """The head, as the model holds it."""
+        """Head, as stored in the model."""
 
     def store(self, theta: Tensor, W: Tensor) -> None:
         """Write both into the model."""
@@ -63,7 +63,7 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may spend, and where it writes its state."""
+    """Budget of a run, and the file of its checkpoint."""
 
     budgets: tuple[float, ...] = (math.inf,)  # work units, one number per level
     seconds: float = math.inf
@@ -145,14 +145,14 @@ class Run(ABC):
 
     @abstractmethod
     def _first_state(self, problem: Any, budget: Budget) -> MethodState:
-        """The method at its first model of a problem, which must be finite."""
+        """Begin the method on a problem; its first model must be finite."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Leave the model that is kept, and add the last records."""
+        """Store the model that is kept, and add the last records."""
 
     def _leave(self) -> None:
-        """Leave a model that can be used after an error: the last accepted one."""
+        """Store the last accepted model after an error."""
         return
 
     def _iterate(self, problem: Any, budget: Budget) -> tuple[Status, MethodState]:
@@ -176,7 +176,7 @@ class Run(ABC):
             self._publish(self._record(problem, state, outcome), state)
 
     def _begin(self, problem: Any, budget: Budget, note: str | None = None) -> MethodState:
-        """The method on a problem: begun, or taken up where a checkpoint left it."""
+        """Begin the method on a problem, or continue it from a checkpoint."""
         self.cache.drop()
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
@@ -189,7 +189,7 @@ class Run(ABC):
         return state
 
     def _shows_start(self) -> bool:
-        """Return whether the first model of the problem at hand is a record."""
+        """Return whether the first model of the current problem is recorded."""
         return True
 
     def _store(self, point: Iterate) -> None:
@@ -197,15 +197,15 @@ class Run(ABC):
         self.problem.store(point.theta, point.W)
 
     def _stepped(self, state: MethodState, report: StepReport) -> None:
-        """Take note of a step."""
+        """Update the state of the run after a step."""
         self._store(state.iterate)
 
     def _turn(self, state: MethodState, budget: Budget) -> tuple[Any, Budget, MethodState] | None:
-        """Return another problem to go on with, or None to go on with this one."""
+        """Return the next problem, or None to continue with this one."""
         return None
 
     def _stuck(self, outcome: Status, state: MethodState, budget: Budget) -> Status | None:
-        """Return how the run ends if the method finds no step; None to look again."""
+        """Return the status of a run whose method finds no step; None to try again."""
         return outcome
 
     # -- its ends
@@ -228,7 +228,7 @@ class Run(ABC):
         return None
 
     def _trains(self, state: MethodState) -> bool:
-        """Return whether anything beside the head is trained."""
+        """Return whether anything except the head is trained."""
         return state.iterate.theta.numel() > 0
 
     def _is_late(self, budget: Budget, passes: float) -> bool:
@@ -285,7 +285,7 @@ class Run(ABC):
         }
 
     def run_from(self, path: Path, model: nn.Module) -> Status:
-        """Take up the run that a checkpoint is of, and go on; the first process reads the file."""
+        """Continue the run of a checkpoint; the first process reads the file."""
         with taken_up(path, model, lambda: self._taking_up):
             self._taking_up = True
             content = self.processes.from_first(lambda: checkpoint.load(path))
@@ -295,7 +295,7 @@ class Run(ABC):
             return self.run()
 
     def _take_up(self, content: dict[str, Any]) -> None:
-        """Take over where the run stood."""
+        """Restore the position of the run."""
         self.meter.sample_passes, self.meter.inner_seconds = content["sample_passes"], content["inner_seconds"]
         self._begun = self.clock() - content["seconds"]
         if self._goes_on(content["budget"]):
@@ -304,7 +304,7 @@ class Run(ABC):
             self._improved = self._improved.after(record, self.limits.judge)
 
     def _goes_on(self, budget: Sequence[float]) -> bool:
-        """Return whether a finished run goes on because a limit is larger than it was."""
+        """Return whether a finished run continues because a limit was raised."""
         larger = any(now > then for now, then in zip(self.limits.caps, budget, strict=True))
         return self.journal.status in SPENT and larger and self._resumed is not None
 

@@ -93,7 +93,7 @@ class TrainRun(Run):
             self._next_level()
 
     def _leave(self) -> None:
-        """Eliminate the head over all samples if it is that of a batch."""
+        """Eliminate the head over all samples if a batch determined it."""
         self.keeper.leave(self.problem, self.cursor.level)
 
     def _train_level(self) -> Status:
@@ -168,7 +168,7 @@ class TrainRun(Run):
         return super()._spent(state, budget)
 
     def _stuck(self, outcome: Status, state: MethodState, budget: Budget) -> Status | None:
-        """Go on with other penalties or another batch, if there are any."""
+        """Continue with other penalties or another batch, if there are any."""
         if self.search is not None and self.search.settle() and self._round_ends(state, budget):
             return None
         return outcome if self.batches is None else Status.RUNNING
@@ -202,7 +202,7 @@ class TrainRun(Run):
         return due and room and len(self.history) <= self.limits.iterations
 
     def _turn(self, state: MethodState, budget: Budget) -> tuple[Problem, Budget, MethodState] | None:
-        """Go on from the best model with the next penalties, if the round is over."""
+        """Continue from the best model with the next penalties, if the round is over."""
         search = self.search
         if search is None or not self._round_ends(state, budget):
             return None
@@ -308,7 +308,7 @@ class TrainRun(Run):
         }
 
     def _take_up(self, content: dict[str, Any]) -> None:
-        """Take over where the run stood."""
+        """Restore the position of the run."""
         self.cursor = Cursor(**content["cursor"])
         # default memory depends on how much was free, which would change the last bits
         self._take_model(partial(deeper, levels=self.cursor.level), content["memory"])

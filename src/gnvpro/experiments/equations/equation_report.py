@@ -30,7 +30,7 @@ class SolvedRun:
 
     @property
     def method(self) -> str:
-        """How it was solved."""
+        """Method and settings of the run."""
         return str(self.metrics["method"])
 
 

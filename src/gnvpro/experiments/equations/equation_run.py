@@ -2,8 +2,8 @@
 
     OUT/NAME/METHOD-seedS/    config.json, history.csv, solution.npz and, written last, metrics.json
 
-While `pde.solve` is under way there is checkpoint.pt too, from which --resume goes on; baselines begin again. The error is
-measured along the way on points that nobody trained on. Reported are the best over the run, as in the published logs, the
+While `pde.solve` runs there is also checkpoint.pt, from which --resume continues; baselines start over. The error is
+measured during the run on points that were not trained on. Reported are the best over the run, as in the published logs, the
 last, and the seconds to the goal.
 """
 
@@ -32,7 +32,7 @@ GRID = 81  # points along each side of a picture
 
 @dataclass(frozen=True)
 class EquationOrder:
-    """What the user asked for."""
+    """Arguments of the command."""
 
     problem: str
     methods: Sequence[str] = tuple(METHODS)

@@ -1,4 +1,4 @@
-"""The error of a field along a run, on points that nobody trained on; looking at it costs the run nothing."""
+"""Error of a field during a run, on points that were not trained on; measuring it is not counted as time of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ("seconds", "loss", "error")
 
 
 class Errors:
-    """Seconds, loss and error along a run, written to a file as they come."""
+    """Seconds, loss and error during a run, written to a file row by row."""
 
     def __init__(self, problem: CatalogueEntry, posed: PosedEquations, seconds: float, file: Path) -> None:
         self.posed, self.step, self.file = posed, seconds / LOOKS, file
@@ -29,7 +29,7 @@ class Errors:
         self.away, self.began = 0.0, time.process_time()
 
     def keep(self, before: float) -> None:
-        """Go on with the rows of an interrupted run, as far as it was resumed."""
+        """Continue with the rows of an interrupted run, up to the point of resumption."""
         self.rows = [row for row in self._read() if row[0] <= before]
         with open(self.file, "w", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *self.rows])
@@ -47,7 +47,7 @@ class Errors:
 
     @torch.no_grad()
     def now(self) -> float:
-        """The error of the field as it is."""
+        """Error of the current field."""
         found = (
             self.posed.field(self.posed.check).view_as(self.want)
             if self.want.dim() > 1

@@ -1,9 +1,9 @@
-"""How an equation of the catalogue is solved: by `pde.solve`, and by what it is compared with.
+"""Solve an equation of the catalogue by `pde.solve` or by a baseline.
 
 gnvpro    `pde.solve`
 frozen    the head for the first, random features: one solve
 adam      torch's ADAM on the full loss, theta and head together, with the same rows, weights and seconds
-lbfgs     torch's L-BFGS, likewise
+lbfgs     torch's L-BFGS on the same variables
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Looks:
     errors: Errors
 
     def begin(self, history: History, budget: float) -> None:
-        """A run that is taken up again keeps what was seen before."""
+        """A resumed run keeps the earlier measurements."""
         if history:
             self.errors.keep(history[-1].seconds)
 
@@ -62,7 +62,7 @@ def _gnvpro(posed: PosedEquations, errors: Errors, seconds: float, seed: int, ch
 
 
 def _frozen(posed: PosedEquations, errors: Errors, seconds: float, seed: int, checkpoint: Path) -> Done:
-    """The head for the features as they are: one solve, or Newton's few where the equations are not linear."""
+    """Head for fixed features: one solve, or a few by Newton's method if the equations are nonlinear."""
     result = pde.solve(posed.field, posed.equations, seconds=None, iterations=0, seed=seed)
     errors.look(result.history[-1].loss, always=True)
     return result.residuals, result.status.name

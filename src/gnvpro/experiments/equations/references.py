@@ -1,4 +1,4 @@
-"""Solutions to compare with, where there is no formula: Cole and Hopf's quadrature, exact splitting, finite elements."""
+"""Reference solutions of equations without a formula: Cole and Hopf's quadrature, exact splitting, finite elements."""
 
 from __future__ import annotations
 
