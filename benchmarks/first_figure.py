@@ -31,6 +31,12 @@ from gnvpro.drawing import BLUE, GREEN, GREY, ORANGE, readable_log_axis
 from gnvpro.experiments.equations.equation_run import SOLUTION, EquationOrder, run_equation
 from gnvpro.experiments.experiment_run import HISTORY
 
+CAPTION = (
+    "Error against processor seconds of one core, one seed. Left: a surrogate of a transport equation (55 coefficients to 72 "
+    "concentrations, 400 samples), error on unseen samples; ADAM and L-BFGS train the same network with the best settings of "
+    "a search, the Gaussian process has one length scale. Middle: the heat equation by the same network and points; ADAM and "
+    "L-BFGS minimise the full loss. Right: the solution of the heat equation by gnvpro. Nothing was tuned for gnvpro."
+)
 LOOK = {
     "gnvpro": ("gnvpro", BLUE, 2.6),
     "adam": ("ADAM", ORANGE, 1.6),
@@ -113,7 +119,7 @@ def main() -> None:
     curves, point = surrogate(given.seconds, given.seed), gaussian_process(given.seed)
     with tempfile.TemporaryDirectory() as folder:
         solved, picture = equation(given.seconds, given.seed, Path(folder))
-    draw(curves, point, solved, picture).savefig(given.out)
+    draw(curves, point, solved, picture).savefig(given.out, metadata={"Description": CAPTION})
     print(f"figure: {given.out}")
 
 

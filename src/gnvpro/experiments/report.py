@@ -22,8 +22,11 @@ from gnvpro.pages import Markup, Section, TableRow, bullets, own_file, page, par
 LONGEST = 400  # largest number of points of a curve on the page
 
 
-TITLE = "Training with the last layer eliminated"
-INTRO = "Measured runs; where the paper has numbers for the same problem, they stand below ours in grey."
+TITLE = "gnvpro: small networks trained to high accuracy"
+INTRO = (
+    "Each section is one problem: the result of gnvpro, and of the methods that it is compared with, measured on this machine. "
+    "Rows in grey are published numbers."
+)
 
 
 def write_report(
@@ -52,10 +55,14 @@ def write_report(
 
 
 def cover_section(path: Path) -> Section:
-    """Return a picture that stands for everything below."""
+    """Return the first picture of the page; its caption is the description in the PNG file."""
     if not path.is_file() or path.read_bytes()[:4] != b"\x89PNG":
         raise ValueError(f"cover={str(path)!r} is no PNG file; leave it out, or name one")
-    return Section("cover", "In short", Markup(f'<section id="cover">{picture(path.read_bytes())}</section>'))
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(path) as image:
+        caption = str(image.info.get("Description", ""))
+    return Section("cover", "Overview", Markup(f'<section id="cover">{picture(path.read_bytes(), caption)}</section>'))
 
 
 def saves(captioned: Captioned, experiment: str, out: Path, problems: list[str]) -> bool:
@@ -120,7 +127,7 @@ def scores_table(name: str, runs: list[SavedRun]) -> Markup:
         first = Markup(f"{html.escape(title(method))}{note}")
         numbers = [*published, reported_work(name, method), NOTHING, share]
         rows.append(TableRow([first, "the paper", NOTHING, *numbers], {"class": "paper"}))
-    caption = f"Scores: {measure}. WU: work units, passes over the training set. s: seconds. inner: share of them on W."
+    caption = f"Scores: {measure}. WU: work units, passes over the training set. s: seconds. inner: share on W."
     return table(caption, ["method", "settings", "seed", *SETS, "WU", "s", "inner"], rows)
 
 

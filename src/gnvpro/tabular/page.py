@@ -34,7 +34,9 @@ def write_page(directory: Path) -> Path:
     config = read_json(directory / CONFIG)
     title = f"{config['data']}: {', '.join(config['targets'])}"
     path = own_file(directory / REPORT)
-    intro = "A model of a table, trained with its last layer eliminated. Scores are of rows it has not seen."
+    intro = (
+        "A model of a table, trained by gnvpro and compared with simpler and common models on the same held-out rows."
+    )
     path.write_text(page(title, intro, [run_section(directory)], {}), encoding="utf-8")
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,22 +65,35 @@ def _read(directory: Path) -> SolvedRun:
 def equation_section(problem: CatalogueEntry, runs: list[SolvedRun], out: Path) -> Section:
     """Return all about one equation."""
     runs = sorted(runs, key=lambda run: (list(METHODS).index(run.method), run.metrics["seed"]))
-    figures = [("convergence", "Error against processor seconds.", convergence(runs))]
+    kind = "Relative error (L2)" if problem.relative else "Root mean square error"
+    figures = [
+        (
+            "convergence",
+            f"{kind} on points that were not trained on, against processor seconds of one core.",
+            convergence(runs),
+        )
+    ]
     best = [run for run in runs if run.method == "gnvpro"]
     if best:
-        figures.append(("solution", "The solution found by GNvpro, and its error.", solution(problem, best[0])))
+        figures.append(
+            (
+                "solution",
+                "Left: the solution found by gnvpro. Right: its difference from the reference solution.",
+                solution(problem, best[0]),
+            )
+        )
     pictures = [_saved(out / f"{problem.name}-{name}.png", caption, figure) for name, caption, figure in figures]
     goal = "" if problem.goal is None else f" Goal: {problem.goal:.0e} in {problem.seconds:g} s."
     published = "" if problem.published in ("", "-") else f"Published: {problem.published}."
-    kind = "relative error (L2)" if problem.relative else "root mean square error"
     rows = [TableRow(_cells(run), {"data-run": run.directory.name}) for run in runs]
     scores = table(
-        f"{kind}, on points that nobody trained on; s: processor seconds.",
+        f"{kind} on points that were not trained on. s: processor seconds, of at most {problem.seconds:g} by default.",
         ["method", "seed", "best error", "at s", "last error", "s", "to the goal, s"],
         rows,
         "scores",
     )
-    about = paragraph(f"{problem.summary}. {published}{goal}")
+    stated = (inspect.getdoc(problem.pose) or "").partition("\n\n")[0]
+    about = paragraph(f"{stated} Network and points of each equation: {problem.summary}. {published}{goal}")
     return section(problem.name, problem.title, about, scores, _residuals(best), *pictures)
 
 
