@@ -37,6 +37,17 @@ class Split:
 def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: int) -> Split:
     """Shuffle by a seed and split in the proportions `shares`; the training set gets the remainder.
 
+    Args:
+        inputs, targets: tensors with one row per sample.
+        shares: proportions of training, validation and test set.
+        seed: seed of the order.
+
+    Returns:
+        The three sets.
+
+    Raises:
+        ValueError: inputs and targets differ in length, or there are too few samples.
+
     >>> parts = split(torch.arange(11), torch.arange(11), (2, 1, 1), seed=0)
     >>> len(parts.train[0]), len(parts.validation[0]), len(parts.test[0])
     (7, 2, 2)

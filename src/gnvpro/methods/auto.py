@@ -53,6 +53,9 @@ class Auto:
         cost: the unit in which steps are compared: "operations", counted and converted to seconds by a fixed model; "work",
             passes over the samples; or measured "seconds", so that a busy machine may take other steps.
             Several processes count operations instead of seconds.
+
+    >>> Auto(cost="work").max_rank
+    20
     """
 
     max_rank: int = 20

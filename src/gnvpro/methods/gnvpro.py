@@ -89,6 +89,9 @@ class GaussNewton(BatchedMethod):
         solver: the size of its Krylov spaces.
         batches: train on parts of the training set in turn; by default on all of it.
         head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
+
+    >>> GaussNewton(memory=1e9).solver.max_rank
+    20
     """
 
     solver: str | Krylov = "krylov"

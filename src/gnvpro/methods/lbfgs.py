@@ -66,6 +66,9 @@ class LBFGSvpro(BatchedMethod):
         history_size: steps that it remembers.
         batches: train on parts of the training set in turn; by default on all of it.
         head, eliminator, levels, memory, seed: see `gnvpro.extend.Method`.
+
+    >>> LBFGSvpro(history_size=50).history_size
+    50
     """
 
     history_size: int = 20

@@ -124,7 +124,18 @@ class Reached(Protocol):
 
 
 def iterate_at(point: Reached) -> Iterate:
-    """Return the model at a point, without the data for its derivatives."""
+    """Return the model at a point, without the data for its derivatives.
+
+    Args:
+        point: a point of an objective, such as `problem.reduced.at(theta)`.
+
+    >>> import torch, gnvpro
+    >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
+    >>> problem = gnvpro.Problem(model, X, X[:, :1], loss="least_squares")
+    >>> point = problem.reduced.at(problem.theta())
+    >>> iterate_at(point).value == point.value
+    True
+    """
     return Iterate(*point.reached())
 
 
@@ -136,6 +147,9 @@ class Batches:
         size: samples per batch.
         iterations: number of iterations on each batch.
         sweeps: number of passes over all batches, reshuffled each time. Default: as many as the work budget allows.
+
+    >>> Batches(10_000, sweeps=2).iterations
+    3
     """
 
     size: int

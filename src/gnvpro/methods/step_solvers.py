@@ -184,6 +184,9 @@ class Hybrid(TrustRegionSolver):
     Args:
         max_rank: largest dimension of the spaces; each costs two work units.
         rtol: relative residual at which a space is large enough.
+
+    >>> Hybrid(max_rank=30)
+    Hybrid(max_rank=30, rtol=0.01)
     """
 
     max_rank: int = 20

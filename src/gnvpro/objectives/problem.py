@@ -103,6 +103,12 @@ class Problem:
 
     Raises:
         ValueError, TypeError: an argument cannot be used; the message names it and the remedy.
+
+    >>> import gnvpro
+    >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
+    >>> problem = Problem(model, X, X[:, :1], loss="least_squares")
+    >>> problem.reduced.at(problem.theta()).gradient().shape
+    torch.Size([12])
     """
 
     inputs: Inputs

@@ -62,8 +62,19 @@ class Vector(Sequence[Expression]):
 def d(u: Operand, *axes: int) -> Expression:
     """Return the derivative along axes: `d(u, 0)` is du/dx0, `d(u, 0, 1)` is d2u/dx0dx1.
 
+    Args:
+        u: a field or an expression.
+        axes: the axes, one for each derivative; a column of the points is an axis.
+
     Raises:
         ValueError: no axis is given, or the field's points do not have it.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> torch.allclose(pde.d(u**2, 0)(x), (2 * u * pde.d(u, 0))(x))
+    True
     """
     expression = as_expression(u)
     _check_axes(expression, axes, "pde.d needs an axis, as in pde.d(u, 0)")
@@ -73,12 +84,42 @@ def d(u: Operand, *axes: int) -> Expression:
 
 
 def gradient(u: Algebra, axes: Sequence[int] | None = None) -> Vector:
-    """Return the first derivatives along all axes, or some."""
+    """Return the first derivatives along all axes, or some.
+
+    Args:
+        u: a field or an expression.
+        axes: the axes, such as [1] if axis 0 is time; all if not given.
+
+    Raises:
+        ValueError, TypeError: `axes` are empty, no list, or no axes of the points.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> pde.gradient(u)(x).shape
+    torch.Size([5, 2])
+    """
     return Vector([d(u, axis) for axis in _axes(u, axes)])
 
 
 def laplacian(u: Algebra, axes: Sequence[int] | None = None) -> Expression:
-    """Return the sum of the second derivatives along all axes, or some: `laplacian(u, axes=[1])` if axis 0 is time."""
+    """Return the sum of the second derivatives along all axes, or some.
+
+    Args:
+        u: a field or an expression.
+        axes: the axes, such as [1] if axis 0 is time; all if not given.
+
+    Raises:
+        ValueError, TypeError: `axes` are empty, repeated, no list, or no axes of the points.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> torch.allclose(pde.laplacian(u)(x), (pde.d(u, 0, 0) + pde.d(u, 1, 1))(x))
+    True
+    """
     chosen, expression = _axes(u, axes), as_expression(u)
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"each axis of a Laplacian counts once, got {list(chosen)}")
@@ -88,27 +129,77 @@ def laplacian(u: Algebra, axes: Sequence[int] | None = None) -> Expression:
 
 
 def divergence(vector: Sequence[Expression]) -> Expression:
-    """Return the sum of the derivatives of each component along its axis."""
+    """Return the sum of the derivatives of each component along its axis.
+
+    Args:
+        vector: one expression for each axis, such as a `Vector`.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> torch.allclose(pde.divergence(pde.gradient(u))(x), pde.laplacian(u)(x))
+    True
+    """
     return add([d(part, axis) for axis, part in enumerate(vector)])
 
 
 def dot(a: Sequence[Expression], b: Any) -> Expression:
-    """Return the scalar product of two vectors."""
+    """Return the scalar product of two vectors.
+
+    Args:
+        a: expressions, one for each axis.
+        b: expressions, numbers, a tensor (points, axes), or a function of x that returns one.
+
+    Raises:
+        ValueError: `b` has another number of components.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> torch.allclose(pde.dot(pde.gradient(u), [1.0, 2.0])(x), (pde.d(u, 0) + 2 * pde.d(u, 1))(x))
+    True
+    """
     return Vector(a).dot(b)
 
 
 def directional(u: Algebra, direction: Any, axes: Sequence[int] | None = None) -> Expression:
-    """Return the derivative along a direction: numbers, one vector for each point (n, dimension), or a function of x.
+    """Return the derivative along a direction; with outward normals, the normal derivative of a Neumann condition.
 
-    With outward normals as directions this is the normal derivative of a Neumann condition.
+    Args:
+        u: a field or an expression.
+        direction: numbers, one vector for each point (n, dimension), or a function of x that returns them.
+        axes: the axes of the direction; all if not given.
+
+    Raises:
+        ValueError: the direction has another number of components.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> torch.allclose(pde.directional(u, [0.0, 1.0])(x), pde.d(u, 1)(x))
+    True
     """
     return gradient(u, axes).dot(direction)
 
 
 def integral(u: Operand, points: Any, weights: Any) -> Expression:
-    """Return weighted sums over separate points: one for points (q, dimension), m of them for points (m, q, dimension).
+    """Return weighted sums of an expression over separate points.
 
-    An equation of integrals alone has no points: `Equation(integral(u, nodes, weights), None, 1.0)`.
+    Args:
+        u: a field or an expression.
+        points: the nodes: (q, dimension) for one sum, (m, q, dimension) for m of them.
+        weights: the weights of the nodes, (q,) or (m, q).
+
+    An equation of integrals alone has no points:
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))
+    >>> x = torch.rand(5, 2, dtype=torch.float64)
+    >>> mean = pde.Equation(pde.integral(u, x, torch.full((5,), 0.2, dtype=torch.float64)), None, 1.0)
     """
     return Integral(as_expression(u), points, weights)
 

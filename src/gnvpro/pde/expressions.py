@@ -47,6 +47,14 @@ class Constant(Expression):
     """An unknown number in the equations, found together with the field: `kappa = pde.Constant(1.0)`.
 
     After `pde.solve`, `float(kappa)` is the value found.
+
+    Args:
+        value: the first value, a finite number.
+        name: the name in tables and messages.
+
+    >>> kappa = Constant(1.0, "kappa")
+    >>> float(kappa)
+    1.0
     """
 
     def __init__(self, value: float, name: str = "constant") -> None:
@@ -103,7 +111,17 @@ def _make(name: str) -> Callable[[Operand], Expression]:
         return Function(name, as_expression(argument))
 
     function.__name__ = name
-    function.__doc__ = f"{name} of an expression, point by point."
+    function.__doc__ = f"""Return {name} of an expression, point by point.
+
+    Args:
+        argument: a field, an expression or a number.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u, x = pde.Field(gnvpro.networks.MLP(1, [8], dtype=torch.float64)), torch.rand(5, 1, dtype=torch.float64)
+    >>> torch.allclose(pde.{name}(1 + u**2)(x), torch.{name}(1 + u(x) ** 2))
+    True
+    """
     return function
 
 

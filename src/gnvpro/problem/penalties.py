@@ -36,7 +36,11 @@ OperatorFactory = Callable[[nn.Module, "Sequence[tuple[str, tuple[int, ...]]]"],
 
 @dataclass(frozen=True)
 class Tikhonov:
-    """alpha/2 |B theta|^2; `operator` is B, or a function that makes B for a model, or None for the identity.
+    """The penalty alpha/2 |B theta|^2.
+
+    Args:
+        alpha: a number, or "auto": `gnvpro.train` finds it from the data.
+        operator: B, a function that makes B for a model, or None for the identity.
 
     >>> penalty = Tikhonov(0.1).bind(nn.Linear(1, 1), [("weight", (2, 1))])
     >>> round(penalty.value(torch.tensor([3.0, 4.0])), 6)
@@ -114,6 +118,16 @@ def time_differences(model: nn.Module, parameters: Sequence[tuple[str, tuple[int
 
     A network in time is a module with `time_step` and `nodal_parameters`, the names of its parameters whose first axis
     is time (`gnvpro.networks.NeuralODE` is one).
+
+    Args:
+        model: a model with such a module.
+        parameters: name and shape of each parameter, in the order of theta.
+
+    Returns:
+        B, a linear operator on theta.
+
+    Raises:
+        ValueError: the model has no network in time.
 
     >>> from gnvpro.networks import NeuralODE
     >>> flow = NeuralODE(3, 2, depth=4)

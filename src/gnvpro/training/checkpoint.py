@@ -33,6 +33,9 @@ class Checkpoint:
         every: iterations between two checkpoints; one is also written on interruption.
         longest: seconds after which one is written however few iterations were taken.
         share: largest share of the time that writing may take.
+
+    >>> Checkpoint("run.checkpoint").every
+    5
     """
 
     path: str | Path
