@@ -1,60 +1,45 @@
-"""Rules switched off one at a time: seconds to the same objectives without the rule over seconds with it.
+"""Rules of the default solver switched off one at a time: seconds to the same objectives without the rule over with it.
 
-    GNVPRO_DATA=DIR python -m benchmarks.ablations [--rules NAME ...] [--seeds 0 1] [--seconds 0.4]
+    GNVPRO_DATA=DIR python -m benchmarks.ablations [--rules NAME ...] [--problems NAME ...] [--seeds 0 1] [--seconds 0.4]
 
-For every problem of a rule, both variants run for the same processor seconds, on one thread. The ratio is the geometric mean,
-over the seeds and over objectives a factor of sqrt(10) apart that both reach, of the seconds to each. Above 1.1 the rule pays.
-The last column compares the lowest objectives at the end, without the rule over with it.
+A rule is switched off by a policy. Both variants run for the same processor seconds, on one thread. The ratio is the
+geometric mean, over the seeds and over objectives a factor of sqrt(10) apart that both reach, of the seconds to each. Above
+1.1 the rule pays. The last column compares the lowest objectives at the end, without the rule over with it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
-from unittest.mock import patch
+from dataclasses import dataclass
 
 import torch
 from benchmarks.auto import CASES, Curve, trained
 
-AUTO = ("regression", "cdr", "dcr-1200", "peaks-2000", "ellipse")
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The switched-off part: its names in the library, replacements for them, and the problems it was made for."""
+    """A rule: the policy without it, and the problems it was made for."""
 
-    patches: dict[str, Any]
-    solver: str = "auto"
-    problems: tuple[str, ...] = AUTO
-    also: dict[str, Any] = field(default_factory=dict)  # patches of both variants
+    without: Policy
+    problems: tuple[str, ...]
+
+
+def solver(**rows: float) -> Policy:
+    """Return the policy with these rows of the solver."""
+    return Policy(solver=SolverPolicy(**rows))  # type: ignore[arg-type]
 
 
 RULES = {
-    "way back from exact to cheap steps": Rule({"gnvpro.methods.race.Race._exact_is_slow": lambda self: False}),
-    "large Krylov spaces after 60 cheap steps": Rule({"gnvpro.methods.auto.LateSpaces.pays": lambda self: False}),
-    "longer steps from a Krylov space": Rule(
-        {"gnvpro.methods.steps.Steps._affords_a_trial": lambda self: False},
-        "krylov",
-        ("ellipse", "peaks-2000", "cdr", "regression"),
-    ),
-    "exact steps at all": Rule(
-        {"gnvpro.methods.auto.Auto.takes_exact_steps": lambda self, problem: False}, problems=AUTO[:2]
-    ),
+    "cheap steps first": Rule(solver(cheap_first=math.inf), ("regression", "cdr", "peaks-2000", "ellipse")),
+    "exact steps": Rule(solver(exact_below=0.0), ("regression", "cdr")),
+    "large Krylov spaces after 60 cheap steps": Rule(solver(spaces_after=10**9), ("regression", "cdr", "dcr-1200")),
+    "the matrix of a part": Rule(solver(rows_per_direction=1e9), ("regression", "arm-20000")),
+    "random batches first": Rule(Policy(batches=BatchPolicy(begin_from=None)), ("regression", "arm-20000")),
 }
-
-
-@contextlib.contextmanager
-def replaced(patches: dict[str, Any]) -> Iterator[None]:
-    """Run with these names replaced."""
-    with contextlib.ExitStack() as stack:
-        for name, value in patches.items():
-            stack.enter_context(patch(name, value))
-        yield
 
 
 def ratios(with_rule: Curve, without: Curve) -> list[float]:
@@ -69,12 +54,11 @@ def ratios(with_rule: Curve, without: Curve) -> list[float]:
 def measure(rule: Rule, problem: str, seeds: list[int], share: float) -> tuple[float, float]:
     """Return the mean ratio of seconds and the median ratio of the lowest objectives."""
     case, logs, ends = CASES[problem], [], []
-    limit = case.seconds * share
     for seed in seeds:
-        curves = []
-        for patches in (rule.also, rule.also | rule.patches):
-            with replaced(patches):
-                curves.append(trained(case, rule.solver, seed, limit, iterations=10**9))
+        curves = [
+            trained(case, "auto", seed, case.seconds * share, policy=policy, iterations=10**9)
+            for policy in (Policy(), rule.without)
+        ]
         logs += ratios(*curves)
         ends.append(curves[1].losses[-1] / curves[0].losses[-1])
     return math.exp(statistics.fmean(logs)) if logs else math.nan, statistics.median(ends)

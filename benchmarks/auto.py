@@ -187,11 +187,11 @@ def watched(
     return records, times
 
 
-def trained(case: Case, solver: str, seed: int, seconds: float, **budget: float) -> Curve:
+def trained(case: Case, solver: str, seed: int, seconds: float, **settings: Any) -> Curve:
     """Run one solver for a number of processor seconds; return None if the solver cannot run the problem."""
     if solver == "dense" and not case.dense:
         return Curve([math.inf], [math.inf])
-    records, times = watched(case.make(seed), solver, lambda _, spent: spent > seconds, **budget)
+    records, times = watched(case.make(seed), solver, lambda _, spent: spent > seconds, **settings)
     return Curve(times, list(itertools.accumulate((record.loss for record in records), min)))
 
 
