@@ -1,4 +1,4 @@
-"""`curves.fit`: a basis, samples and a start in; parameters, coefficients and their errors out."""
+"""Fit curves: from a basis, samples and a start to parameters, coefficients and their errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fit(
         fixed: parameters that are not searched: a number, the name of a parameter that it equals, or a function of other
             parameters by name, such as `lambda k1: 2 * k1`. "c0" fixes the coefficient of the first column, and so on.
         starts: how many starts to search from: `start`, and others drawn within bounds or around it.
-        seed: of the draws.
+        seed: seed of the drawn starts.
         loss: "least_squares" or "huber", which bounds the influence of outliers.
         missing: "raise" for an error if y has NaN, "omit" to leave these values out.
         noise: the standard deviation of a value of weight one; estimated from the residuals if left out.
@@ -71,7 +71,7 @@ def fit(
         A `Fit`. `solved` is the claim that this is a minimum; it has been checked by means other than the search's.
 
     Raises:
-        ValueError, TypeError: an argument cannot be used; the message says what to do.
+        ValueError, TypeError: an argument cannot be used; the message names it and the remedy.
 
     Example:
         >>> import torch
