@@ -237,16 +237,6 @@ def test_features_that_depend_on_other_samples_are_refused(build):
         gnvpro.train(build(), X, Y, loss="least_squares")
 
 
-def test_the_warning_about_batch_norm_says_that_its_statistics_must_be_set_first():
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).double()
-    with pytest.warns(UserWarning, match=r"statistics were never set.*model.train\(\)\(inputs\)"):
-        gnvpro.train(model, X, Y, loss="least_squares", work=0)
-    model.train()(X)
-    with pytest.warns(UserWarning, match="BatchNorm1d") as caught:
-        gnvpro.train(model, X, Y, loss="least_squares", work=0)
-    assert "never set" not in str(caught[0].message)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_frozen_features_leave_only_the_head_to_be_trained(method):
     model = Around()

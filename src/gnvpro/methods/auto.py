@@ -7,10 +7,12 @@ a step from a Krylov space.
     change    to exact steps when the cheap steps at the cost of two exact ones no longer halve Phi
 
 All steps are the hybrid's if exact steps are impossible (memory, the eliminator, the model), or if one would take minutes.
-Large sets of samples begin on random batches (`relay`); the same decisions follow at their end.
+Large sets of samples begin on random batches (`relay`); the same decisions follow at their end. Smaller ones try batches
+beside steps on all samples, judged by samples held out, if a pass in batches costs little more (`trial`).
 
 Costs are counted (`gnvpro.methods.costs`), so a call takes the same steps on a busy machine. A limit on work,
-seconds or iterations ends a run, and shortens steps that would exceed it; it chooses no algorithm.
+seconds or iterations ends a run, and shortens steps that would exceed it; it chooses no
+algorithm, unless it is too short for a trial.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from gnvpro.arguments import check_choice, check_count, check_number
+from gnvpro.methods import trial
 from gnvpro.methods.adam_vpro import AdamVPro
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.costs import KINDS, Costs, prices_of, sizes_of
@@ -32,6 +35,7 @@ from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy import because
+from gnvpro.samples.several import Streamed
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,24 @@ class Auto:
             )
             why = because(f"an exact step costs {ratio:.3g} cheap ones", sign, "solver.cheap_first", rule, then)
         on_batches, samples = self._on_batches(problem, fresh)
+        if not on_batches and fresh and kind != "exact" and (tried := self._worth_a_trial(problem)):
+            return FirstSteps("trial", (*tried, why))
         return FirstSteps("batches" if on_batches and kind != "exact" else kind, (*samples, why))
+
+    def _worth_a_trial(self, problem: Problem) -> tuple[str, ...]:
+        """Return why steps on all samples and batches are tried, or nothing if they are not."""
+        rules, few = problem.policy.batches, problem.n_samples < trial.LEAST_SAMPLES
+        if rules.begin_from is None or few or isinstance(problem.inputs, Streamed) or not problem.processes.alone:
+            return ()
+        if problem.searched.theta or problem.searched.head or count_directions(problem) == 0:
+            return ()
+        price, most = trial.price_of_batches(problem, self._batch_size(problem)), rules.least_passes / 2
+        if most / price < trial.LEAST_PASSES:
+            return ()
+        return (
+            f"a pass in batches costs {price:.3g} passes: batches and steps on all samples are tried for up to {most:g} "
+            "passes each (half of batches.least_passes) without a fifth of the samples, which judge them",
+        )
 
     def _exact_steps(self, problem: Problem) -> tuple[bool, str]:
         """Return whether exact steps can be had at an acceptable cost, and why not."""
@@ -124,7 +145,7 @@ class Auto:
     def first_solver(self, problem: Problem) -> str:
         """Return the name of the steps that it begins with on this problem."""
         cheap = "hybrid" if self._cheap_by_gradients(problem) else "krylov"
-        return {"batches": AdamVPro.name, "cheap": cheap, "exact": "dense", "hybrid": "hybrid"}[
+        return {"batches": AdamVPro.name, "trial": AdamVPro.name, "cheap": cheap, "exact": "dense", "hybrid": "hybrid"}[
             self.choose(problem).kind
         ]
 
@@ -135,7 +156,11 @@ class Auto:
     def begin(self, problem: Problem, start: Start, budget: Budget, cache: Cache) -> AutoState:
         """Evaluate the first model, on random batches or on all samples."""
         fresh = start.W is None and budget.share == 1.0
-        if self.choose(problem, fresh).kind != "batches":
+        kind = self.choose(problem, fresh).kind
+        if kind == "trial" and budget.passes_left >= problem.policy.batches.least_passes:
+            first = AdamVPro().begin(problem, start, replace(budget, seconds=math.inf), cache)
+            return AutoState.of("trial", first, seed=start.seed)
+        if kind != "batches":
             return self._on_all_samples(problem, start, budget, cache, None)
         part = self._part_for_batches(problem, budget)
         begun = AdamVPro().begin(problem, start, part, cache)
@@ -145,6 +170,8 @@ class Auto:
         self, problem: Problem, state: AutoState, budget: Budget, cache: Cache
     ) -> tuple[AutoState, StepReport | Status]:
         """Take a step of the present kind."""
+        if state.kind == "trial":
+            return self._tried(problem, state, budget, cache)
         if state.kind == "batches":
             return self._on_batches_or_after(problem, state, budget, cache)
         inner: Any = state.inner
@@ -155,6 +182,33 @@ class Auto:
             solver = self.dense if state.kind == "dense" else Hybrid(self.max_rank, self.rtol)
             inner, outcome = solver.step(problem, inner, budget, cache)
         return state.after(inner), outcome
+
+    def _tried(
+        self, problem: Problem, state: AutoState, budget: Budget, cache: Cache
+    ) -> tuple[AutoState, StepReport | Status]:
+        """Try batches and steps on all samples; begin the better one where it ended."""
+        first, method = state.iterate, AdamVPro()
+        own, held = trial.split(problem, state.seed)
+        passes = problem.policy.batches.least_passes / 2
+        price = trial.price_of_batches(problem, self._batch_size(problem))
+        part = trial.TrialPart(own, budget, state.seed)
+        on_batches, cut = part.trained(method, passes / price, first.theta)
+        if cut and not problem.misfit.identity_hessian:
+            on_all, note = None, "the seconds do not last for a trial of steps on all samples"
+        else:
+            on_all, _ = part.trained(self, passes, first.theta)
+            losses = trial.loss_of(held, on_batches), trial.loss_of(held, on_all)
+            note = f"held-out loss {losses[0]:.4g} after batches, {losses[1]:.4g} after steps on all samples"
+            on_all = None if losses[0] < losses[1] else on_all
+        if on_all is None:
+            start, rest = Start(on_batches.theta, seed=state.seed), self._part_for_batches(problem, budget)
+            begun = AutoState.of(
+                "batches", method.begin(problem, start, rest, cache), limit=rest.limit, seed=state.seed
+            )
+        else:
+            start = Start(on_all.theta, on_all.W, seed=state.seed)
+            begun = self._on_all_samples(problem, start, budget, cache, first.value)
+        return begun, StepReport(True, note=note)
 
     def _on_batches_or_after(
         self, problem: Problem, state: AutoState, budget: Budget, cache: Cache
@@ -176,9 +230,13 @@ class Auto:
         return self.step(problem, following, budget, cache)
 
     def _part_for_batches(self, problem: Problem, budget: Budget) -> Budget:
-        batch = AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
+        batch = self._batch_size(problem)
         exact = self.takes_exact_steps(problem)
         return part_for_batches(budget, problem.policy.batches, batch / problem.n_samples, exact)
+
+    @staticmethod
+    def _batch_size(problem: Problem) -> int:
+        return AdamVPro().samples_per_batch(problem.n_samples, problem.misfit.identity_hessian)
 
     def _on_all_samples(
         self, problem: Problem, start: Start, budget: Budget, cache: Cache, first_value: float | None

@@ -74,6 +74,10 @@ class BatchSteps:
 
     def step(self, batch: RandomBatch, rate: float, share: float = 1.0) -> BatchFit | None:
         """Take a step on one batch; return the head before the step, or None if features are not finite."""
+        with self.problem.network.mode.on_batch(self.count):
+            return self._step(batch, rate, share)
+
+    def _step(self, batch: RandomBatch, rate: float, share: float) -> BatchFit | None:
         problem, network, misfit, theta = self.problem, self.problem.network, batch.misfit, self.theta
         linearization = network.linearize(theta, batch.inputs, self._passes, problem.meter, misfit.over)
         with problem.meter.inner_clock():

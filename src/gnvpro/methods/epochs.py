@@ -179,7 +179,12 @@ class Epochs:
 
     @property
     def _tolerated(self) -> float:
-        """Return the tolerated multiple of the first objective; evaluations differ if samples change between passes."""
+        """Return the tolerated multiple of the first objective.
+
+        Evaluations differ if samples change between passes. Dropout keeps theta away from what fits the samples best.
+        """
+        if self.problem.network.mode.modules:
+            return math.inf
         return CHANGING if getattr(self.problem.inputs, "same_samples", True) is False else 1.0
 
     @property

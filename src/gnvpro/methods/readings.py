@@ -60,6 +60,7 @@ class Readings:
     def first(self, start: Start) -> Iterate:
         """Evaluate the first model with an eliminated head, which is the only reading that counts as work."""
         near = None if start.W is None else WarmStart(start.W)
+        self.seen.measure_statistics(start.theta)
         point = self.seen.reduced.start(start.theta, near, keep=False)
         provisional = self.seen is not self.problem
         return Iterate(point.theta, point.W, point.value, point.misfit, point.accuracy, provisional)
@@ -69,6 +70,7 @@ class Readings:
         misfit = self.seen.misfit
         if not misfit.identity_hessian:
             return first.W
+        self.seen.measure_statistics(first.theta)
         Z = self._features(first.theta)
         with self.seen.meter.inner_clock():
             mean = misfit.over.sum(lambda w, rows: w[:, 0] @ rows.square().mean(1).to(w.dtype), misfit.weights, Z)
@@ -79,6 +81,7 @@ class Readings:
         """Evaluate a later model; return None if its features are not finite."""
         problem, near = self.seen, steps.memory.reading
         misfit, ridge = problem.misfit, problem.head_penalty
+        self.seen.measure_statistics(theta)
         Z = self._features(theta)
         if not torch.isfinite(misfit.over.sum(sum_of_squares, Z)):
             return None

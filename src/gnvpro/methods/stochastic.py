@@ -94,6 +94,7 @@ class TorchOptimizer(Method):
         """Return the model at theta, with an eliminated head if none is given."""
         W = start.W
         if W is None:
+            problem.measure_statistics(start.theta)
             W = problem.reduced.start(start.theta, None).W
         variables = self._variables(problem, start.theta, W)
         return TorchState(iterate=_evaluate(problem, *variables), epoch=0, seed=start.seed, optimizer={})
@@ -107,8 +108,9 @@ class TorchOptimizer(Method):
         if state.optimizer:
             optimizer.load_state_dict(copy.deepcopy(state.optimizer))
         passes = batch_passes(problem.network.pass_plan(problem.inputs, problem.memory, self.batch_size))
-        for batch in random_batches(problem, self.batch_size, state.seed, state.epoch):
-            theta.grad, W.grad = _gradients(problem, batch, theta, W, passes)
+        for number, batch in enumerate(random_batches(problem, self.batch_size, state.seed, state.epoch)):
+            with problem.network.mode.on_batch(state.epoch * problem.n_samples + number):
+                theta.grad, W.grad = _gradients(problem, batch, theta, W, passes)
             optimizer.step()
         after = _evaluate(problem, theta, W)
         if not np.isfinite(after.value):
@@ -152,6 +154,7 @@ def _evaluate(problem: Problem, theta: Tensor, W: Tensor) -> Iterate:
     """Evaluate the objective over all samples; this is not work."""
     network = problem.network
     theta, W = theta.to(torch.float64, copy=True), W.to(torch.float64, copy=True)
+    problem.measure_statistics(theta)
     features = network.features(theta, problem.inputs, problem.passes)
     return iterate_with_head(problem, theta, W, append_bias_column(features, network.bias))
 

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gnvpro.network.training_mode import changing
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
@@ -71,21 +73,13 @@ def is_compiled(model: nn.Module) -> bool:
 
 def warn_of_modes(model: nn.Module, stacklevel: int) -> None:
     """Warn if evaluation mode changes what a model in training mode computes."""
-    random = nn.modules.dropout._DropoutNd
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    kinds = {type(m).__name__ for m in model.modules() if m.training and isinstance(m, random) and m.p > 0}
-    kinds |= {type(m).__name__ for m in norms if m.training}
+    kinds = {type(module).__name__ for module in changing(model)}
     if not kinds:
         return
-    unset = any(m.training and m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0 for m in norms)
-    remedy = (
-        "; its running statistics were never set, so it does not normalise: run the model once in training mode on the "
-        "inputs before you train, for example model.train()(inputs)"
-    )
     warnings.warn(
-        f"the model has {', '.join(sorted(kinds))}: gnvpro trains in evaluation mode (no dropout, running statistics "
-        "fixed), since its objective must be the same function at every call; each module's mode is restored afterwards"
-        f"{remedy if unset else ''}",
+        f"the model has {', '.join(sorted(kinds))}: gnvpro trains in evaluation mode (no dropout; statistics of norms are "
+        "measured once on the training set, then fixed), since its objective must be the same function at every call; "
+        'each module\'s mode is restored afterwards. The default method and method="adam-vpro" train in training mode',
         UserWarning,
         stacklevel=stacklevel,
     )

@@ -40,14 +40,18 @@ class WorkingModel:
     reason: str  # in which precision passes run, and why
 
     @staticmethod
-    def of(given: nn.Module, few: Batch, samples: float, memory: float, policy: PrecisionPolicy) -> WorkingModel:
-        """Choose the precision of the passes, by a trial on a few samples."""
+    def of(
+        given: nn.Module, few: Batch, samples: float, memory: float, policy: PrecisionPolicy, noisy: bool = False
+    ) -> WorkingModel:
+        """Choose the precision of the passes, by a trial on a few samples; noise of batches drowns digits."""
         stored = lowest(given)
         if torch.finfo(stored).bits >= 64:
             return WorkingModel(given, given, "passes in float64, as the model")
         name, numbers = _short(stored), sum(p.numel() for p in given.parameters())
         if torch.finfo(torch.float64).bits / 8 * numbers > policy.double_memory * memory:
             why = f"a copy in float64 takes more than {policy.double_memory:g} of the memory"
+        elif noisy:
+            why = "batches in training mode need no more digits"
         else:
             twin, flops = _trial(given, few, torch.float64, policy)
             if isinstance(twin, str):
@@ -80,6 +84,12 @@ class WorkingModel:
     def is_copy(self) -> bool:
         """True if a copy of the given module computes."""
         return self.module is not self.given
+
+    def show_buffers(self, names: tuple[str, ...]) -> None:
+        """Write these buffers into the given model, in its own dtypes."""
+        if self.is_copy:
+            for name in names:
+                self.given.get_buffer(name).copy_(self.module.get_buffer(name))
 
     def show(self) -> None:
         """Write the trained parameters into the given model, in its own dtypes."""
@@ -191,7 +201,7 @@ def _copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     memo: dict[int, Any] = {id(value): value.detach().clone() for value in computed if not value.is_leaf}
     with torch.no_grad():
         twin = copy.deepcopy(model, memo)._apply(partial(_converted, dtype=dtype))
-        for module in twin.eval().modules():
+        for module in twin.modules():
             own = vars(module)
             own.update({name: _inside(own[name], dtype) for name in own.keys() - MODULE_INTERNALS})
     return twin

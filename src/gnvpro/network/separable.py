@@ -45,6 +45,7 @@ from gnvpro.network.passes import (
 from gnvpro.network.places import intact
 from gnvpro.network.subspace import Subspace, moving_directions
 from gnvpro.network.theta_and_head import ThetaAndHead
+from gnvpro.network.training_mode import TrainingMode
 from gnvpro.network.work import WorkMeter
 from gnvpro.samples.several import Batch, Inputs, Streamed, arguments_of, cast, entries_per_sample, shapes_of
 
@@ -59,6 +60,7 @@ class SeparableNetwork(ThetaAndHead):
     habits: Habits = field(default_factory=Habits)
     casts_to: torch.dtype | None = None  # dtype of the passes, if samples have another
     no_products: str | None = field(default=None, init=False)  # why products with the Jacobian are impossible
+    mode: TrainingMode = field(default_factory=lambda: TrainingMode((), ()), init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +74,7 @@ class SeparableNetwork(ThetaAndHead):
         model: nn.Module, inputs: Inputs, head: str | None = None, casts_to: torch.dtype | None = None
     ) -> SeparableNetwork:
         """Make a network from a model, after a trial on a few samples; raise a ValueError if it cannot be trained."""
-        few = cast(inputs[:2], casts_to)
+        few, mode = cast(inputs[:2], casts_to), TrainingMode.of(model)
         with intact(model), evaluating(model):
             with restored(model) as before:
                 first = first_run(model, few, head)
@@ -80,7 +82,7 @@ class SeparableNetwork(ThetaAndHead):
                 habits = find_habits(first, before, few)
                 if habits.buffers or habits.attributes:
                     check_state(first.features, network.run_features({}, few))
-            network.habits = habits
+            network.habits, network.mode = habits, mode
             network._check(first.features, few)
         return network
 
@@ -229,7 +231,7 @@ class SeparableNetwork(ThetaAndHead):
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
         """Use the layers' own formulas; return None if a layer has none."""
-        if self._formulas is None or not isinstance(inputs, Tensor):
+        if self.mode.is_on or self._formulas is None or not isinstance(inputs, Tensor):
             return None
         layers = self._formulas.at(params, inputs)
         if layers is None:
@@ -269,10 +271,10 @@ class SeparableNetwork(ThetaAndHead):
     @contextmanager
     def _at(self, params: dict[str, Tensor]) -> Iterator[None]:
         """Run the model in evaluation mode at these parameters; undo the side effects of a forward pass."""
-        habits, params = self.habits, self.in_own_kind(params)
-        if habits.buffers:
-            params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in habits.buffers}}
-        with evaluating(self.model), habits.undone(), self.places.holding(params):
+        habits, params, mode = self.habits, self.in_own_kind(params), self.mode
+        if written := (*habits.buffers, *(mode.buffers if mode.is_on else ())):
+            params = {**params, **{name: self.model.get_buffer(name).detach().clone() for name in written}}
+        with evaluating(self.model), habits.undone(), self.places.holding(params), mode.applied():
             yield
 
     def run_features(self, params: dict[str, Tensor], inputs: Batch) -> Tensor:

@@ -38,6 +38,7 @@ from gnvpro.network.memory import default_memory
 from gnvpro.network.passes import PassPlan
 from gnvpro.network.precision import WorkingModel
 from gnvpro.network.separable import SeparableNetwork
+from gnvpro.network.training_mode import TrainingMode, changing
 from gnvpro.network.work import WorkMeter
 from gnvpro.objectives.common_ground import common, few_samples
 from gnvpro.objectives.evidence import effective_targets, first_penalties
@@ -51,7 +52,7 @@ from gnvpro.objectives.problem_arguments import (
     check_sample_weight,
     check_targets,
 )
-from gnvpro.objectives.reduced import ReducedObjective
+from gnvpro.objectives.reduced import ReducedObjective, sum_of_squares
 from gnvpro.objectives.stream import Stream, device_of
 from gnvpro.objectives.taking import take_samples
 from gnvpro.policy import Policy, as_policy
@@ -151,8 +152,11 @@ class Problem:
         self.few = few_samples(self.processes, self.inputs)
         many = self.processes.largest(stream.expected if stream is not None else len(self.inputs))
         with self.processes.together():
-            self.working = WorkingModel.of(given, self.few, many, self.memory, self.policy.precision)
+            noisy = not self.same_samples and bool(changing(given))
+            self.working = WorkingModel.of(given, self.few, many, self.memory, self.policy.precision, noisy)
             self.network = self._network_of(self.working)
+            if self.working.is_copy:
+                self.working.module.eval()
             self.loss = get_loss(loss, self.network.n_targets)
             self.theta_penalty = self.penalty.bind(given, self.network.parameters)
             self.eliminator = self._choose_eliminator(eliminator)
@@ -176,7 +180,10 @@ class Problem:
 
     def _network_of(self, working: WorkingModel) -> SeparableNetwork:
         """Return features and head of the module that computes."""
-        return SeparableNetwork.of(working.module, self.few, self.head, working.casts_to)
+        network = SeparableNetwork.of(working.module, self.few, self.head, working.casts_to)
+        if not self.processes.alone:  # statistics would be those of each process's part
+            network.mode = TrainingMode((), ())
+        return network
 
     def _take_penalties(self, theta: float | str | Tikhonov | None, head: float | str | None) -> None:
         """Set the penalties to numbers, or note which ones to find from the data."""
@@ -309,6 +316,14 @@ class Problem:
         if self.working.is_copy:
             self.working.show()
 
+    def measure_statistics(self, theta: Tensor) -> None:
+        """Set the statistics of norms in training mode to those of all samples at theta; not counted as work."""
+        mode = self.network.mode
+        if mode.buffers:
+            with torch.no_grad(), mode.measured():  # the sum reads samples that are not in memory
+                self.misfit.over.sum(sum_of_squares, self.network.features(theta, self.inputs, self.passes))
+            self.working.show_buffers(mode.buffers)
+
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` computes from this problem, computed at the first request by this name."""
         if name not in self._known:
@@ -385,6 +400,7 @@ class Problem:
         """Return the problem of another network with the same inputs and outputs, within this many bytes."""
         working = self.working.map(refine)
         network = self._network_of(working)
+        network.mode = self.network.mode.in_copy(self.working.module, working.module)
         bound = replace(self.penalty.bind(working.given, network.parameters), alpha=self.theta_penalty.alpha)
         return self._with(memory=memory, working=working, network=network, theta_penalty=bound)
 

@@ -249,7 +249,8 @@ class BatchHead:
         W, outputs, gradient, value = point.W, point.outputs, point.gradient_W, point.value
         memory = self._with_metric(inner, outputs, memory)
         assert memory.inverse is not None
-        step = torch.bmm(memory.inverse, gradient[:, :, None])[:, :, 0]
+        inverse = memory.inverse
+        step = gradient @ inverse[0] if len(inverse) == 1 else torch.bmm(inverse, gradient[:, :, None])[:, :, 0]
         gain = self.gain_of(inner.rows, W.numel())
         trials = (W - gain * length * step for length in SHORTER)
         lower = (V for V in trials if inner.value(V, matmul_small(inner.Z, V.T)) <= value)
@@ -281,10 +282,12 @@ class BatchHead:
         default = FREEDOM_LEAST_SQUARES if inner.misfit.identity_hessian else FREEDOM
         wanted = share * inner.rows * (default if self.freedom is None else self.freedom)
         inverse = torch.cholesky_inverse(blocks)
-        size, trace = blocks.shape[0] * blocks.shape[1], float(inverse.diagonal(dim1=1, dim2=2).sum())
+        # rows of W for each block, of which those of least squares have the freedom one by one
+        each = 1.0 if inner.misfit.identity_hessian else len(inner.W_near) / len(blocks)
+        size, trace = each * blocks.shape[0] * blocks.shape[1], each * float(inverse.diagonal(dim1=1, dim2=2).sum())
         freedom = size - proximal * trace
-        decay = proximal * (trace - proximal * float(inverse.square().sum()))  # - d freedom / d log rho
-        least = LEAST * float(blocks.square().sum()) / size  # the traces of H and rho are in the factors
+        decay = proximal * (trace - proximal * each * float(inverse.square().sum()))  # - d freedom / d log rho
+        least = LEAST * each * float(blocks.square().sum()) / size  # the traces of H and rho are in the factors
         if wanted >= size:
             return least
         step = (freedom - wanted) / max(decay, 0.05 * freedom, 1e-300)

@@ -55,8 +55,15 @@ class Proximal(HeadObjective):
         return HeadObjective(self.Z, self.misfit, self.ridge).hessian(outputs)
 
     def hessian_blocks(self, outputs: Tensor) -> Tensor:
-        """Return the diagonal blocks of the misfit's Hessian, one for each row of W."""
-        return self.misfit.over.sum(weighted_squares, self.Z, self.misfit.hessian_diagonal(outputs))
+        """Return the diagonal blocks of the misfit's Hessian, one for each row of W.
+
+        With fewer rows than features none has full rank, and their mean stands for all: the factors of ten wide blocks
+        would take most of the time of a batch.
+        """
+        diagonal = self.misfit.hessian_diagonal(outputs)
+        if self.rows < self.Z.shape[1]:
+            diagonal = diagonal.mean(1, keepdim=True)
+        return self.misfit.over.sum(weighted_squares, self.Z, diagonal)
 
     def blocks(self, outputs: Tensor) -> Tensor:
         """Return their Cholesky factors, with the penalty and the proximal weight."""
@@ -64,7 +71,9 @@ class Proximal(HeadObjective):
 
 
 def block_solver(blocks: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the inverse of the blocks, from a Cholesky factor for each row of W."""
+    """Return the inverse of the blocks, from a Cholesky factor for each row of W, or one for all."""
+    if len(blocks) == 1:
+        return lambda R: torch.cholesky_solve(R.T, blocks[0]).T
     return lambda R: torch.cholesky_solve(R[:, :, None], blocks)[:, :, 0]
 
 

@@ -63,6 +63,8 @@ class Keeper:
         if self.best is not None and self.best.level == level:
             problem.store(self.best.theta, self.best.W)
             provisional = self.best.provisional
+        if not problem.same_samples:
+            problem.measure_statistics(problem.theta())
         if not provisional:
             return None
         point = problem.reduced.start(problem.theta(), WarmStart(problem.W()), keep=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gnvpro.methods.protocol import Method
 from gnvpro.objectives.problem import Problem
 from gnvpro.policy import because
@@ -13,6 +15,16 @@ def sentences(problem: Problem, method: Method, entries: int) -> tuple[str, ...]
     single = because(few, "<", "memory.one_thread", rules.one_thread, "torch uses one thread")
     several = because(few, ">=", "memory.one_thread", rules.one_thread, "torch uses its own number of threads")
     return (*method.plan(problem), head_sentence(problem), single if entries < rules.one_thread else several)
+
+
+def mode_sentences(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return why modules of these kinds in training mode chose the method."""
+    if not kinds:
+        return ()
+    return (
+        f"the model has {', '.join(kinds)} in training mode: trained in that mode, on random batches, by "
+        'method="adam-vpro"; statistics of norms are those of the training set',
+    )
 
 
 def head_sentence(problem: Problem) -> str:

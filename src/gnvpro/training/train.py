@@ -15,11 +15,12 @@ from gnvpro.methods.names import as_method
 from gnvpro.methods.protocol import Method, Solver
 from gnvpro.network.evaluation import evaluating, one_thread, warn_of_modes
 from gnvpro.network.places import intact
+from gnvpro.network.training_mode import changing as changing_modules
 from gnvpro.objectives.held_out import HeldOut
 from gnvpro.objectives.problem import Problem
 from gnvpro.objectives.problem_arguments import check_model, check_validation
 from gnvpro.objectives.stream import Stream
-from gnvpro.policy import Policy
+from gnvpro.policy import Policy, as_policy
 from gnvpro.problem.loss import Loss
 from gnvpro.problem.misfit import Misfit
 from gnvpro.problem.penalties import Tikhonov
@@ -34,7 +35,7 @@ from gnvpro.training.history import Record
 from gnvpro.training.inspection import warn_of_inputs
 from gnvpro.training.levels import can_be_refined
 from gnvpro.training.listeners import Listener, as_listeners
-from gnvpro.training.plan import sentences
+from gnvpro.training.plan import mode_sentences, sentences
 from gnvpro.training.result import Result
 from gnvpro.training.run import Limits
 from gnvpro.training.scorer import Scorer
@@ -113,8 +114,10 @@ def train(
         solver: how "gnvpro" makes its steps: "dense", exact steps from the whole Gauss-Newton matrix, for up to a few
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.solvers.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper
-            steps first as long as they pay; with 10,000 samples or more it begins on random batches. The history says
-            which it was.
+            steps first as long as they pay; with 10,000 samples or more it begins on random batches. With fewer it tries
+            both, judged by a fifth of the samples, if the network's passes cost as much in batches. The history says which
+            it was. A model with dropout or BatchNorm in training mode is trained in that mode, by method="adam-vpro"; call
+            `model.eval()` before for steps on all samples, without dropout.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
             the data during training (see docs/penalties.md) and reports it in `result.chosen`. Default: 1e-10 for least
             squares, else 1e-4.
@@ -183,6 +186,13 @@ def train(
         chosen = as_method(method, solver, seed)
         by_itself = method == "gnvpro" and solver is None
         changing = by_itself and is_loader(inputs) and Loaded.of("inputs", inputs, True).changes(TRIED_SAMPLES)
+    penalties_found = "auto" in (theta_penalty, head_penalty) or getattr(theta_penalty, "alpha", None) == "auto"
+    plain = by_itself and processes.alone and not penalties_found and isinstance(model, nn.Module)
+    drawn = sorted({type(module).__name__ for module in changing_modules(model)}) if plain else []
+    if drawn:
+        chosen = as_method("adam-vpro", None, seed)
+        if work is None and seconds is None and iterations is None and patience is None:
+            work = as_policy(policy).batches.least_passes
     if not processes.all(not changing):
         chosen = as_method("adam-vpro", None, seed)
         warnings.warn(
@@ -233,7 +243,8 @@ def train(
     caps = {"work": limits.budgets, "seconds": limits.seconds, "iterations": limits.iterations}
     given = {"validation": validation is not None, "checkpoint": checkpoint is not None, "resume": resume}
     check_settings(processes, {**settings_of(problem, chosen, limits), **caps, **given})
-    warn_of_modes(model, stacklevel=4)
+    if chosen.whole_set:
+        warn_of_modes(model, stacklevel=4)
     warn_of_inputs(problem, stacklevel=4)
     entries = processes.largest(len(problem.inputs) * entries_per_sample(problem.inputs))
     threads = one_thread(entries < problem.policy.memory.one_thread)
@@ -247,6 +258,8 @@ def train(
         measured = None if not named else held_out or problem.held_out(inputs, targets, sample_weight)
         scorer = Scorer(held_out, measured, named, processes)
         scorer.measure(problem.network, problem.theta(), problem.W())  # a metric that fails does so before any work
+        if chosen.whole_set:  # else they follow theta
+            problem.measure_statistics(problem.theta())
         run = TrainRun(chosen, problem, scorer, limits, watchers, identity)
         path = path_of(checkpoint)
         taken_up = resume and path is not None and processes.from_first(path.exists)
@@ -261,7 +274,7 @@ def train(
             run.chosen,
             setup_of(run.problem, held_out, chosen),
             run.problem,
-            sentences(problem, chosen, int(entries)),
+            (*mode_sentences(drawn), *sentences(problem, chosen, int(entries))),
         )
 
 

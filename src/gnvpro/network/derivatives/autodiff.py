@@ -42,11 +42,12 @@ def linearize_by_autodiff(
     transposed: list[tuple[Tensor, tuple[Tensor, ...]]] = []
 
     def pull_back(cotangent: Tensor, keep: bool) -> tuple[Tensor, ...]:
+        with torch.enable_grad():  # of a number: for tensors torch imports sympy, which takes a second
+            product = (rows * cotangent).sum()
         with at(leaves):
             return torch.autograd.grad(
-                rows,
+                product,
                 variables,
-                cotangent,
                 retain_graph=True,
                 create_graph=keep,
                 allow_unused=True,
