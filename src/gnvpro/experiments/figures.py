@@ -39,8 +39,9 @@ ALSO: dict[str, tuple[Drawing, ...]] = {
     "ellipse": (
         (
             "features",
-            "The data, and the features of the training set after (at most) the same work, one row per method. The black "
-            "line is the head W; shading is the predicted class. Each panel is scaled to its features.",
+            "The data, and the two features of each sample after (at most) the same work. Gauss-Newton moves all weights "
+            "together; GNvpro eliminates the last layer, so its line separates best at every iteration. The black line is "
+            "the head W; shading is the predicted class. Each panel is scaled to its features.",
             "features",
             features.features_figure,
         ),
