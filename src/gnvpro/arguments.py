@@ -89,5 +89,10 @@ def check_count(name: str, value: object, least: int) -> int:
 
 def check_method(name: str, value: object, method: str, example: str) -> None:
     """Raise unless the value is None or an object with this method."""
-    if value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
+    if value is not None and (isinstance(value, type) or not has_method(value, method)):
         raise TypeError(f"{name} must be {example}, got {value!r}")
+
+
+def has_method(value: object, method: str) -> bool:
+    """Return whether a user's object has a method."""
+    return callable(getattr(value, method, None))

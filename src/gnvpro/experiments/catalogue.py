@@ -256,5 +256,5 @@ def scaled(loaded: ThreeSets, settings: Settings) -> ThreeSets:
         mean, scale = inputs.mean(), settings.input_spread / inputs.std()
     else:
         return loaded
-    train, validation, test = (((x - mean) * scale, c) for x, c in (getattr(loaded.split, name) for name in SETS))
+    train, validation, test = (((x - mean) * scale, c) for x, c in (vars(loaded.split)[name] for name in SETS))
     return dataclasses.replace(loaded, split=Split(train, validation, test))

@@ -61,7 +61,7 @@ class Order:
 
     def variant(self) -> dict[str, float]:
         """The settings that were tuned by hand; they become part of the run's name."""
-        values = {name: getattr(self, name) for name in OVERRIDES}
+        values = {name: vars(self)[name] for name in OVERRIDES}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -147,7 +147,7 @@ def adjusted(experiment: Experiment, order: Order) -> Settings:
     """The catalogue's settings with what the user chose instead."""
     changed: dict[str, Any] = {}
     for name in (*BUDGETS, *OVERRIDES):
-        value = getattr(order, name)
+        value = vars(order)[name]
         if name == "max_rank" and value is not None:
             changed[name] = check_count(name, value, 1)
         elif value is not None:
@@ -244,7 +244,7 @@ def train(job: Job, loaded: ThreeSets, resume: bool, progress: bool) -> dict[str
         "objective": last.loss,
     }
     for name in SETS:
-        inputs, targets = getattr(split, name)
+        inputs, targets = vars(split)[name]
         computed = outputs(result.model, inputs)
         metrics[name] = scores(experiment.loss, computed, targets)
         kept |= predictions(experiment.loss, name, computed, (inputs, targets))

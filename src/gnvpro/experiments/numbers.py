@@ -21,7 +21,7 @@ def score(part: dict[str, Any]) -> str:
 def reported(experiment: str, method: str, name: str) -> str:
     """The paper's score for a set, or a dash."""
     row = PAPER.get(experiment, {}).get(method)
-    value = getattr(row, name) if row else None
+    value = vars(row)[name] if row else None
     if value is None:
         return NOTHING
     mean, deviation = value

@@ -131,7 +131,7 @@ class Experiment:
 
 def as_json(settings: Settings, method: str) -> dict[str, Any]:
     """The settings of one method as plain values."""
-    training = {field.name: getattr(settings.methods[method], field.name) for field in dataclasses.fields(Training)}
+    training = {field.name: vars(settings.methods[method])[field.name] for field in dataclasses.fields(Training)}
     along_inputs = str(settings.operator() or "identity")
     return {
         **training,

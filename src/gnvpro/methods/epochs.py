@@ -19,6 +19,7 @@ from gnvpro.methods.stochastic import RandomBatch, loader_batch_size, random_bat
 from gnvpro.minimize.status import Status
 from gnvpro.minimize.trust_region import StepReport
 from gnvpro.objectives.problem import Problem
+from gnvpro.objectives.stream import Stream
 from gnvpro.stochastic.batch_head import BatchHead
 from gnvpro.stochastic.learning_rate import WARM_UP, cosine, usual_rate
 from gnvpro.stochastic.rotated_adam import Rotated
@@ -185,7 +186,8 @@ class Epochs:
         """
         if self.problem.network.mode.modules:
             return math.inf
-        return CHANGING if getattr(self.problem.inputs, "same_samples", True) is False else 1.0
+        inputs = self.problem.inputs
+        return CHANGING if isinstance(inputs, Stream) and not inputs.same_samples else 1.0
 
     @property
     def is_over(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from gnvpro.arguments import check_choice
+from gnvpro.arguments import check_choice, has_method
 from gnvpro.methods.auto import Auto
 from gnvpro.methods.cache import Cache
 from gnvpro.methods.loop import Loop, LoopState
@@ -25,7 +25,7 @@ def as_solver(solver: str | Solver) -> Solver:
     """Return the solver of that name with its defaults, or the object itself."""
     if isinstance(solver, str):
         return SOLVERS[check_choice("solver", solver, SOLVERS)]()
-    if isinstance(solver, type) or not callable(getattr(solver, "begin", None)):
+    if isinstance(solver, type) or not has_method(solver, "begin"):
         raise TypeError(
             f"solver must be one of {', '.join(map(repr, SOLVERS))} or an object such as gnvpro.solvers.Krylov(max_rank=30) "
             f"(your own: subclass gnvpro.extend.ModelSolver), got {solver!r}"

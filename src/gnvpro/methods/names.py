@@ -30,7 +30,10 @@ def as_method(method: str | Method, solver: str | Solver | None, seed: int | Non
         return replace(chosen, seed=seed)
     given = method
     if isinstance(method, str):
-        method = METHODS[check_choice("method", method, METHODS)]()
+        kind = METHODS[check_choice("method", method, METHODS)]
+        if solver is not None and kind in (GNvpro, GaussNewton):
+            return kind(solver=solver)
+        method = kind()
     elif not isinstance(method, Method):
         raise TypeError(
             f"method must be one of {', '.join(map(repr, METHODS))} or an object such as gnvpro.methods.AdamVPro(lr=1e-2) "

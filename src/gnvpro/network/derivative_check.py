@@ -71,7 +71,8 @@ class _Look:
         """Linearise at the model's theta plus a random shift."""
         generator = torch.Generator().manual_seed(seed)
         theta, size = network.theta(), _typical_sizes(network)
-        away, direction = (torch.randn(len(theta), generator=generator, dtype=torch.float64) for _ in range(2))
+        away = torch.randn(len(theta), generator=generator, dtype=torch.float64)
+        direction = torch.randn(len(theta), generator=generator, dtype=torch.float64)
         shifted = theta + shift * size * away.to(theta.device)
         part = network.linearize_batch(network.split(shifted), few)
         return _Look(network, shifted, size * direction.to(theta.device), part)
@@ -235,16 +236,19 @@ def _typical_sizes(network: SeparableNetwork) -> Tensor:
     """Root mean square of each parameter, for each of its entries; a tenth of the average size for parameters that are
     zero.
     """
-    pieces = network.theta().split([math.prod(shape) for _, shape in network.parameters])
+    pieces = network.views(network.theta()).values()
     sizes = [float(piece.square().mean().sqrt()) for piece in pieces]
     usual = 0.1 * (sum(sizes) / len(sizes) or 1.0)
-    return torch.cat([torch.full_like(piece, size or usual) for piece, size in zip(pieces, sizes, strict=True)])
+    return torch.cat([torch.full_like(p.reshape(-1), size or usual) for p, size in zip(pieces, sizes, strict=True)])
 
 
 def _relative_precision(network: SeparableNetwork) -> float:
     """Return the relative rounding error of the least precise parameter."""
-    dtypes = {p.dtype for p in network.model.parameters()}
-    return max([torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point or dtype.is_complex])
+    largest = 0.0
+    for p in network.model.parameters():
+        if p.is_floating_point() or p.is_complex():
+            largest = max(largest, torch.finfo(p.dtype).eps)
+    return largest
 
 
 def _first_line(error: Exception) -> str:

@@ -42,10 +42,12 @@ class ThetaAndHead:
         self._parameters = {name: p for name, p in self._own.items() if p.requires_grad and id(p) not in head}
         self.names = list(self._parameters)
         self._complex = [name for name, p in self._parameters.items() if p.is_complex()]
-        values = [_real(p) if p.is_complex() else p for p in self._parameters.values()]
-        self.shapes = [tuple(value.shape) for value in values]
-        self._sizes = [value.numel() for value in values]
-        self._dtypes = [value.dtype for value in values]
+        self.shapes, self._sizes, self._dtypes = [], [], []
+        for p in self._parameters.values():
+            value = _real(p) if p.is_complex() else p
+            self.shapes.append(tuple(value.shape))
+            self._sizes.append(value.numel())
+            self._dtypes.append(value.dtype)
         self.n_theta = sum(self._sizes)
 
     # -- the head
@@ -89,8 +91,9 @@ class ThetaAndHead:
 
     def theta(self) -> Tensor:
         """Return the model's own theta as a float64 vector."""
-        own = map(_real if self._complex else torch.Tensor.detach, self._parameters.values())
-        parts = [p.reshape(-1).to(torch.float64) for p in own]
+        parts = []
+        for p in map(_real if self._complex else torch.Tensor.detach, self._parameters.values()):
+            parts.append(p.reshape(-1).to(torch.float64))
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.location.weight.device)
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:

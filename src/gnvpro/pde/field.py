@@ -136,9 +136,6 @@ class Field(nn.Module, Algebra):
 
 
 def _dimension(features: nn.Module) -> int:
-    own: Any = getattr(features, "n_inputs", None)
-    if isinstance(own, int):
-        return own
     for module in features.modules():
         inner: Any = getattr(module, "n_inputs", None)
         if isinstance(inner, int):

@@ -58,7 +58,7 @@ class SolveRun(Run):
         """Give all processes the same equations, and the parameters and constants of the first."""
         if self.processes.alone:
             return
-        limits = {name: repr(getattr(self.limits, name)) for name in ("budgets", "seconds", "iterations", "patience")}
+        limits = {name: repr(vars(self.limits)[name]) for name in ("budgets", "seconds", "iterations", "patience")}
         self.processes.check_same({**self.identity, **limits}, "with the same equations and points everywhere")
         field, constants = self.problem.field, self.problem.system.constants
         self.processes.spread([*field.parameters(), *field.buffers()])

@@ -32,7 +32,7 @@ def row(default: Any, unit: str, decides: str, measured_by: str) -> Any:
 def rows_of(policy: Any, subject: str = "") -> Iterator[Row]:
     """Yield every row of a policy, subject by subject."""
     for each in fields(policy):
-        value = getattr(policy, each.name)
+        value = vars(policy)[each.name]
         if is_dataclass(value):
             yield from rows_of(value, each.name)
         else:
@@ -73,7 +73,7 @@ def markdown(policy: Any) -> str:
     ]
     for each in fields(policy):
         rows = [row for row in rows_of(policy) if row.subject == each.name]
-        about = (type(getattr(policy, each.name)).__doc__ or "").splitlines()[0]
+        about = (type(vars(policy)[each.name]).__doc__ or "").splitlines()[0]
         lines += [
             "",
             f"## {each.name}",

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnvpro.arguments import check_choice
+from gnvpro.arguments import check_choice, has_method
 from gnvpro.linalg.columns import log_sum_exp, softmax
 
 
@@ -265,7 +265,7 @@ def get_loss(loss: str | Loss, n_outputs: int | None = None) -> Loss:
         return Logistic() if one_score else LOSSES[ALIASES.get(loss, loss)]()
     if isinstance(loss, Loss):
         return loss
-    if isinstance(loss, type) or not all(callable(getattr(loss, member, None)) for member in REQUIRED):
+    if isinstance(loss, type) or not all(has_method(loss, member) for member in REQUIRED):
         raise TypeError(
             f"loss must be one of {', '.join(map(repr, LOSSES))} or an object with the methods "
             f"value, gradient and hessian (see gnvpro.extend.Loss), got {loss!r}"

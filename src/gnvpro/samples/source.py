@@ -45,7 +45,7 @@ def stacked(parts: list[Part]) -> Part:
     """Parts one after the other."""
     if len(parts) == 1:
         return parts[0]
-    return Part(*(joined([getattr(part, name) for part in parts]) for name in ("inputs", "targets", "weights")))
+    return Part(*(joined([vars(part)[name] for part in parts]) for name in ("inputs", "targets", "weights")))
 
 
 def rechunked(parts: Iterator[Part], rows: int) -> Iterator[Part]:

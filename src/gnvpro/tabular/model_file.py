@@ -176,13 +176,13 @@ def posterior_parts(posterior: Posterior | PartPosteriors | None) -> tuple[dict[
         found = {name: posterior_parts(each) for name, each in posterior.posteriors.items()}
         tensors = {f"{name}.{key}": value for name, (parts, _) in found.items() for key, value in parts.items()}
         if posterior.linear is not None:
-            tensors |= {f"linear.{name}": getattr(posterior.linear, name) for name in LINEAR}
+            tensors |= {f"linear.{name}": vars(posterior.linear)[name] for name in LINEAR}
         facts = {"of": "parts", "sources": [list(source) for source in posterior.sources], "total": posterior.total}
         return tensors, facts | {"parts": {name: each for name, (_, each) in found.items()}}
     if isinstance(posterior, HeadPosterior):
         return {str(k): factor for k, factor in enumerate(posterior.factors)}, {"of": "head"}
-    tensors = {name: getattr(posterior, name) for name in JOINT}
-    tensors |= {f"subspace.{name}": getattr(posterior.subspace, name) for name in SUBSPACE}
+    tensors = {name: vars(posterior)[name] for name in JOINT}
+    tensors |= {f"subspace.{name}": vars(posterior.subspace)[name] for name in SUBSPACE}
     parameters = [[name, list(shape)] for name, shape in posterior.subspace.parameters]
     return tensors, {"of": "theta and head", "parameters": parameters, "n_samples": posterior.n_samples}
 

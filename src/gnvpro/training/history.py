@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -92,7 +93,7 @@ class History(Sequence[Record]):
 
     def column(self, name: str) -> list[Any]:
         """Return one field of every record."""
-        return [getattr(record, name) for record in self.records]
+        return [*map(attrgetter(name), self.records)]
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per record; missing values are empty cells."""
@@ -136,4 +137,4 @@ def columns_of(record: Record | None) -> list[str]:
 def row_of(record: Record) -> list[Any]:
     """Return the values of a record in these columns."""
     own = record.metrics or {}
-    return [own[name] if name in own else getattr(record, name) for name in columns_of(record)]
+    return [own[name] if name in own else attrgetter(name)(record) for name in columns_of(record)]

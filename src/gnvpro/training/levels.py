@@ -8,20 +8,22 @@ the head, is copied unchanged.
 from __future__ import annotations
 
 import copy
+from typing import Any, cast
 
 from torch import nn
+
+from gnvpro.arguments import has_method
 
 
 def can_be_refined(model: nn.Module) -> bool:
     """Return True if a module of the model has a method `prolongated`."""
-    return any(callable(getattr(module, "prolongated", None)) for module in model.modules())
+    return any(has_method(module, "prolongated") for module in model.modules())
 
 
 def prolongated(model: nn.Module) -> nn.Module:
     """Return a deeper copy of the model; the model itself is unchanged."""
-    own = getattr(model, "prolongated", None)
-    if callable(own):
-        finer = own()
+    if has_method(model, "prolongated"):
+        finer = cast(Any, model).prolongated()
         if not isinstance(finer, nn.Module):
             raise TypeError(
                 f"{type(model).__name__}.prolongated() must return an nn.Module, got {type(finer).__name__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gnvpro.arguments import check_choice
@@ -80,5 +81,5 @@ def panel(axes: Any, records: Sequence[Record], lines: Sequence[tuple[str, str, 
 
 def points(records: Sequence[Record], field: str, against: str) -> list[tuple[float, float]]:
     """Return the points at which a field of the records is a finite number."""
-    pairs = [(getattr(record, against), getattr(record, field, None)) for record in records]
+    pairs = [(attrgetter(against)(record), attrgetter(field)(record)) for record in records]
     return [(x, float(y)) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y)]

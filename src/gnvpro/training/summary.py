@@ -8,6 +8,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 
 from torch import nn
 
@@ -132,7 +133,7 @@ def scores_of(records: Sequence[Record]) -> list[list[str]]:
     """A row for every score that was recorded; the best value may belong to a model before the last."""
     rows = [["", "start", "end", "best"]]
     for field, name, form in SCORES:
-        values = [value for record in records if (value := getattr(record, field)) is not None]
+        values = [value for record in records if (value := attrgetter(field)(record)) is not None]
         if values:
             best = max(values) if "accuracy" in field else min(values)
             rows.append([name, *(form.format(value) for value in (values[0], values[-1], best))])

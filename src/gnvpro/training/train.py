@@ -280,7 +280,7 @@ def train(
 
 def why_no_search(method: Method, problem: Problem) -> str | None:
     """Return why this method cannot search for penalties; None if it can."""
-    names = [name for name in ("theta", "head") if getattr(problem.searched, name)]
+    names = [name for name in ("theta", "head") if vars(problem.searched)[name]]
     if not names or (method.parts() is None and method.whole_set):
         return None
     return (

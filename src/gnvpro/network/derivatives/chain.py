@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnvpro.arguments import has_method
 from gnvpro.network.derivatives.linearization import Gradients, Layer, Linearization, Rows
 from gnvpro.network.derivatives.rules import Rule, identity, rule_for
 
@@ -80,7 +81,7 @@ def _bound(module: nn.Module, names: Collection[str], prefix: str) -> list[Bound
         return []
     inside = tuple([name for name in names if name.startswith(prefix)])
     own = tuple([name.removeprefix(prefix) for name in inside])
-    if callable(getattr(module, "linearize", None)):
+    if has_method(module, "linearize"):
         return [BoundLayer(module, _by_itself, own, inside)]
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # `named_children` omits a layer that is used a second time
