@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from gnvpro.arguments import check_choice, check_count, check_number
@@ -254,9 +255,13 @@ class Auto:
 
     def _race(self, problem: Problem, budget: Budget, cache: Cache) -> Race:
         problem = self.dense.prepared(problem, cache)
-        costs = cache.recall("costs", lambda: Costs(self.cost, self.dense, problem), problem)
-        cheap = CheapSteps(self.max_rank, self.rtol, two_passes=self._cheap_by_gradients(problem))
+        cheap, costs = cache.recall("kinds of steps", partial(self._kinds, problem), problem)
         return Race(cheap, costs, problem, budget, cache)
+
+    def _kinds(self, problem: Problem) -> tuple[CheapSteps, Costs]:
+        """Return the cheap steps, and what these and exact ones cost."""
+        two_passes = self._cheap_by_gradients(problem)
+        return CheapSteps(self.max_rank, self.rtol, two_passes), Costs(self.cost, self.dense, problem)
 
 
 @dataclass(frozen=True, kw_only=True)

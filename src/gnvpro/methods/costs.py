@@ -59,7 +59,7 @@ class Prices:
         """Cost of a quasi-Newton step: a point and its gradient."""
         return 2 * self.of_pass + self.of_step
 
-    @property
+    @cached_property
     def of_exact_step(self) -> float:
         """Cost of a step from a new matrix."""
         return self.passes_of_exact_step * self.of_pass + self.of_matrix + self.of_step
