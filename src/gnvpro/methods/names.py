@@ -32,7 +32,7 @@ def as_method(method: str | Method, solver: str | Solver | None, seed: int | Non
     if isinstance(method, str):
         kind = METHODS[check_choice("method", method, METHODS)]
         if solver is not None and kind in (GNvpro, GaussNewton):
-            return kind(solver=solver)
+            return kind(solver=solver)  # type: ignore[arg-type]  # checked by the method
         method = kind()
     elif not isinstance(method, Method):
         raise TypeError(
