@@ -57,6 +57,7 @@ def test_no_other_method_gets_lower_near_a_claimed_minimum(columns, truth, size)
     assert claims or truth is CASES[1][1]
 
 
+@pytest.mark.slow
 def test_a_basis_that_hides_a_parameter_from_its_derivatives_is_not_solved():
     y = torch.exp(-0.5 * X) + 0.3 * X * torch.exp(-2 * X) + 0.02 * NOISE
 

@@ -32,6 +32,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_every_method_leaves_a_whole_run(solved: Path) -> None:
     errors = {}
     for method in METHODS:
@@ -61,6 +62,7 @@ def test_a_finished_run_is_kept_and_another_configuration_refused(solved: Path) 
     assert "another configuration" in other.output
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("run", "poisson2d", "--method", "gnvpro", "--seconds", 1.0, "--out", tmp_path)
     directory = tmp_path / "poisson2d" / "gnvpro-seed0"
@@ -194,6 +196,7 @@ def test_finite_elements_agree_with_the_series_on_the_square() -> None:
     assert float(references.unit_source(middle)) == pytest.approx(series, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_finite_elements_agree_with_the_eigenfunctions_for_helmholtz() -> None:
     """u = sum_mn <f, phi_mn> phi_mn / (k^2 - lambda_mn), with sines for phi_mn."""
     pytest.importorskip("skfem")

@@ -184,6 +184,7 @@ class Sum(torch.nn.Module):
         return out
 
 
+@pytest.mark.slow
 def test_collinear_features_at_the_start_do_not_spoil_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches that begin near the eliminated head of an untrained network keep its huge entries, and learn hardly anything."""
     generator = torch.Generator().manual_seed(0)
@@ -240,6 +241,7 @@ def test_a_learning_rate_is_no_radius() -> None:
     assert "size of the step" not in titles
 
 
+@pytest.mark.slow
 def test_batches_of_one_sample_train_too() -> None:
     """At a rate that suits large batches they lead nowhere: the head fits any single sample."""
     x, y = samples(300, "least_squares")

@@ -42,6 +42,7 @@ def test_the_interval_is_as_wide_as_that_of_the_curve_fit() -> None:
     assert (high - low) / 2 == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_truth_is_in_most_intervals() -> None:
     held = [low <= 0.5 <= high for low, high in (found(0.02, seed)[1].intervals["a"] for seed in range(12))]
     assert sum(held) >= 9

@@ -76,6 +76,7 @@ def test_a_second_derivative_in_time_continues_value_and_slope() -> None:
     assert result.solved
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_on_the_way_is_not_solved() -> None:
     u, equations = pendulum(1000.0)
     ticks = iter(range(10_000))

@@ -71,6 +71,7 @@ def resident(file: Path) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's account of mapped pages")
 @pytest.mark.parametrize("at_a_time", ["slices", "single samples"])
+@pytest.mark.slow
 def test_pages_of_a_memory_map_do_not_add_up(at_a_time: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays.Pages, "most", 1e6)
     np.save(tmp_path / "x.npy", np.ones((10_000, 100)))

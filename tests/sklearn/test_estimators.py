@@ -136,6 +136,7 @@ def test_classes_may_be_weighted() -> None:
     assert np.allclose(given.predict_proba(X), balanced.predict_proba(X), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_warm_start_begins_from_the_last_model() -> None:
     X, y = wave(100, 0, noise=0.1)
     numbers = {"theta_penalty": 1e-4, "head_penalty": 1e-4, **QUICK}
@@ -322,6 +323,7 @@ def test_the_interval_covers_held_out_samples_of_cdr() -> None:
     assert coverage(model, X_test, y_test) > 0.9
 
 
+@pytest.mark.slow
 def test_the_interval_covers_when_penalties_are_far_too_small() -> None:
     numbers = {"theta_penalty": 1e-8, "head_penalty": 1e-8, "work": 300, "random_state": 0}
     model = GNvproRegressor(**numbers).fit(*wave(120, 1, noise=0.5))
@@ -362,6 +364,7 @@ def test_intervals_calibrated_on_a_part_of_sorted_samples_cover() -> None:
     assert 0.93 < coverage(model, new, clean + np.where(far, 2.0, 0.1) * rng.normal(size=6000)) < 0.97
 
 
+@pytest.mark.slow
 def test_the_interval_covers_when_parts_of_the_samples_are_fitted_exactly() -> None:
     """257 parameters by hand, 320 samples: models of two thirds of them fit all, and spread far more than this model."""
     rng = np.random.default_rng(0)
@@ -371,6 +374,7 @@ def test_the_interval_covers_when_parts_of_the_samples_are_fitted_exactly() -> N
     assert 0.92 < coverage(model, X[320:], y[320:]) < 0.97
 
 
+@pytest.mark.slow
 def test_each_target_has_noise_of_its_own() -> None:
     """0.01 and 0.5: with one noise for both, the first target would be smoothed until it has 0.03."""
     rng = np.random.default_rng(0)

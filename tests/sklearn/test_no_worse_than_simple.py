@@ -113,6 +113,7 @@ def test_the_edge_is_made_of_the_rows_farthest_out_in_long_tails() -> None:
     assert np.allclose(beyond.numpy(), np.c_[X[edge], np.ones(5)] @ slopes, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_tails_are_compressed_if_that_predicts_better() -> None:
     rng = np.random.default_rng(0)
     X = np.exp(3 * rng.normal(size=(400, 2)))
