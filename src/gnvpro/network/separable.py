@@ -231,7 +231,7 @@ class SeparableNetwork(ThetaAndHead):
 
     def _by_layers(self, params: dict[str, Tensor], inputs: Batch) -> FeatureLinearization | None:
         """Use the layers' own formulas; return None if a layer has none."""
-        if self.mode.is_on or self._formulas is None or not isinstance(inputs, Tensor):
+        if (self.mode.modules and self.mode.is_on) or self._formulas is None or not isinstance(inputs, Tensor):
             return None
         layers = self._formulas.at(params, inputs)
         if layers is None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 RANDOM = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
+KINDS = (nn.modules.batchnorm._NormBase, *RANDOM)
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -38,7 +39,11 @@ def is_random(module: nn.Module) -> bool:
 
 def changing(model: nn.Module) -> list[nn.Module]:
     """Return the modules in training mode that compute something else in evaluation mode."""
-    return [module for module in model.modules() if module.training and (is_norm(module) or is_random(module))]
+    return [
+        module
+        for module in model.modules()
+        if module.training and isinstance(module, KINDS) and (is_norm(module) or is_random(module))
+    ]
 
 
 @dataclass

@@ -186,7 +186,9 @@ def train(
         chosen = as_method(method, solver, seed)
         by_itself = method == "gnvpro" and solver is None
         changing = by_itself and is_loader(inputs) and Loaded.of("inputs", inputs, True).changes(TRIED_SAMPLES)
-    penalties_found = "auto" in (theta_penalty, head_penalty) or getattr(theta_penalty, "alpha", None) == "auto"
+    penalties_found = "auto" in (theta_penalty, head_penalty) or (
+        isinstance(theta_penalty, Tikhonov) and theta_penalty.alpha == "auto"
+    )
     plain = by_itself and processes.alone and not penalties_found and isinstance(model, nn.Module)
     drawn = sorted({type(module).__name__ for module in changing_modules(model)}) if plain else []
     if drawn:
