@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -46,14 +47,14 @@ def test_high_frequencies_that_nobody_stated_are_found() -> None:
     result = pde.solve(u, helmholtz(u, 4), iterations=20)
     assert error(u, 4) < 1e-8
     assert result.solved
-    assert "sines of scale 12" in str(u.kind)
+    assert max(u.kind.scales) >= 12
     assert any(str(u.kind) in note for note in result.notes)
 
 
 def test_a_low_frequency_takes_other_features_than_a_high_one() -> None:
     u = pde.Field(SQUARE)
     pde.solve(u, helmholtz(u, 1), iterations=20, policy=Policy(equations=EquationPolicy(trial_operations=5e9)))
-    assert "scale 12" not in str(u.kind)
+    assert max(u.kind.scales) < 12 or len(u.kind.scales) > 2
     assert error(u, 1) < 1e-6
 
 
@@ -181,7 +182,7 @@ def test_a_result_says_if_another_kind_of_network_would_have_been_better() -> No
     assert not result.solved
     notes = [note for note in result.notes if "another network would be better" in note]
     assert len(notes) == 1
-    assert "sines of scale 12" in notes[0]
+    assert re.search("sines of scale (12|8, 16)", notes[0])
     assert "pde.Field(pde.points.Box([-1.0, -1.0], [1.0, 1.0]))" in notes[0]
 
 

@@ -138,3 +138,22 @@ def test_the_tolerance_decides_what_is_solved() -> None:
     assert not pde.solve(u, equations, iterations=2, tolerance=1e-12).solved
     with pytest.raises(ValueError, match="tolerance"):
         pde.solve(u, equations, iterations=2, tolerance=0.0)
+
+
+@pytest.mark.parametrize("iterations", [3, 10])
+def test_the_error_of_a_periodic_field_is_periodic(iterations: int) -> None:
+    """u_t = u_xx / 10 on a circle: features without a period could add any solution on the line."""
+    box = pde.points.Box([0, -1], [1, 1])
+    network = torch.nn.Sequential(pde.Periodic(2, {1: 2.0}), *tanh(3, 12))
+    u = pde.Field(network)
+
+    def exact(x: Tensor) -> Tensor:
+        return torch.exp(-0.1 * math.pi**2 * x[:, 0]) * torch.sin(math.pi * x[:, 1])
+
+    equations = [
+        pde.Equation(pde.d(u, 0) - 0.1 * pde.d(u, 1, 1), box.inside(300)),
+        pde.Equation(u, box.face(0, "low", 60), exact),
+    ]
+    result = pde.solve(u, equations, iterations=iterations)
+    true = relative_error(u, exact, box.inside(1000, 5).points)
+    assert true / 5 < result.error < 5 * true

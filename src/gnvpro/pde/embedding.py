@@ -43,6 +43,7 @@ class Periodic(nn.Module):
             matrix[row, axis] = 1.0
         for row, (axis, frequency, shift) in enumerate(waves, start=len(straight)):
             matrix[row, axis], shifts[row] = frequency, shift
+        self.periods = dict(periods)
         self.n_inputs, self.n_straight, self.n_features = n_inputs, len(straight), len(matrix)
         self.register_buffer("matrix", matrix)
         self.register_buffer("shift", shifts)

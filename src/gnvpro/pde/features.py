@@ -10,13 +10,14 @@ networks are plain Linear layers and activations. Along periodic coordinates z i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from gnvpro.pde.activations import Sine
+from gnvpro.pde.beside import Beside
 from gnvpro.pde.embedding import Periodic
 from gnvpro.pde.points import Ball, Box
 
@@ -108,11 +109,29 @@ class Kind:
         return Kind(round(factor * self.sines), self.scales, tuple(round(factor * size) for size in self.tanh))
 
 
-def sines(low: Tensor, high: Tensor, count: int, scales: Sequence[float], seed: int) -> nn.Sequential:
+def sines(
+    low: Tensor,
+    high: Tensor,
+    count: int,
+    scales: Sequence[float],
+    seed: int,
+    periods: Mapping[int, float] | None = None,
+) -> nn.Sequential:
     """Sines of these scales in turn, for a box of these corners; coordinates without extent count as of extent one."""
-    flat = high <= low
-    domain = Domain(torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high))
+    flat, periods = high <= low, periods or {}
+    low, high = torch.where(flat, low - 0.5, low), torch.where(flat, high + 0.5, high)
+    for axis, period in periods.items():
+        high[axis] = low[axis] + period
+    domain = Domain(low, high, periodic=tuple(sorted(periods)))
     return Kind(count, tuple(scales)).build(domain, seed)
+
+
+def periods_of(features: nn.Module) -> dict[int, float]:
+    """The periods, by coordinate, of a network that begins with `pde.Periodic`; none of any other."""
+    if isinstance(features, Periodic):
+        return features.periods
+    inner = features.parts if isinstance(features, Beside) else features if isinstance(features, nn.Sequential) else ()
+    return next((periods_of(part) for part in inner), {})
 
 
 def _sine_layer(n_inputs: int, count: int, scales: Sequence[float], generator: torch.Generator) -> nn.Linear:

@@ -3,8 +3,9 @@
 A field given by a domain has no network yet. Candidates of several kinds - sines of one scale or several, tanh, sines then
 tanh, deep tanh - take damped Gauss-Newton steps, each for the same number of operations. A candidate whose misfit on fresh
 points is within a factor of the best continues for several times as many operations, until one candidate is left or the
-trials' share of the budget is spent. The run then continues the best. Operations are counted, not timed, so that the same
-call chooses the same kind on a busy machine too:
+trials' share of the budget is spent. Candidates are judged by the misfit that two more rounds like the last would lead to:
+deep networks gain late, while shallow ones stop early. The run then continues the best. Operations are counted, not timed,
+so that the same call chooses the same kind on a busy machine too:
 
     operations of a step  =  rows n (n + 1000),     n = n_x + n_W
 """
@@ -38,6 +39,7 @@ WIDTH = 60
 CANDIDATES = (
     *(Kind(sines=WIDTH, scales=(scale,)) for scale in (2.0, 5.0, 12.0)),
     Kind(sines=WIDTH, scales=(1.0, 2.0, 4.0, 8.0, 16.0)),
+    Kind(sines=100, scales=(8.0, 16.0)),
     Kind(tanh=(WIDTH,)),
     Kind(sines=30, scales=(1.0,), tanh=(30,)),
     Kind(tanh=(20, 20, 20, 20)),
@@ -59,6 +61,7 @@ class CandidateTrial:
     check: Check
     spent: float = 0.0  # operations
     misfit: float = math.inf  # on fresh points
+    before: float = math.inf  # the same one round earlier
     stuck: bool = False  # no step is left
 
     @staticmethod
@@ -96,6 +99,12 @@ class CandidateTrial:
         """Operations of a step."""
         return self.system.operations
 
+    @property
+    def promise(self) -> float:
+        """The misfit after two more rounds that gain as much as the last one did."""
+        gain = min(1.0, self.misfit / self.before) if self.before < math.inf else 1.0
+        return self.misfit * gain**2
+
     def ahead(self, allowance: float) -> float:
         """Operations that `advance` is about to spend."""
         return 0.0 if self.region is None or self.stuck else max(0.0, allowance - self.spent)
@@ -117,7 +126,7 @@ class CandidateTrial:
                     return
         point = self.region.point
         misfit = self.check.misfit(self.check.seen(point.theta, point.fitted))
-        self.misfit = misfit if math.isfinite(misfit) else math.inf
+        self.before, self.misfit = self.misfit, misfit if math.isfinite(misfit) else math.inf
 
     def store(self) -> None:
         """Write the parameters that were found into the features."""
@@ -163,15 +172,18 @@ def best_kind(
     mean = sum(trial.cost for trial in trials) / len(trials)
     spent, allowance = 0.0, min(policy.first_steps * mean, limit / len(trials))
     while len(trials) > 1 and (asked := sum(trial.ahead(allowance) for trial in trials)) > 0.0:
-        if spent and spent + asked > limit:
-            break
+        if spent and spent + asked > limit:  # a last round with what is left
+            if spent >= limit:
+                break
+            allowance = allowance / policy.longer + (limit - spent) / len(trials)
+            asked = limit - spent
         spent += asked
         for trial in trials:
             trial.advance(allowance)
-        trials.sort(key=lambda trial: trial.misfit)
+        trials.sort(key=lambda trial: trial.promise)
         if trials[0].misfit <= SOLVED * trials[0].of_zero:
             break
-        trials = [trial for trial in trials if trial.misfit <= policy.keep_within * trials[0].misfit]
+        trials = [trial for trial in trials if trial.promise <= policy.keep_within * trials[0].promise]
         allowance *= policy.longer
     trials[0].store()
     return trials[0]

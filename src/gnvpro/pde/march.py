@@ -254,7 +254,8 @@ def _slabs(
     assert domain is not None
     assert domain.time is not None
     low, high = float(domain.low[domain.time]), float(domain.high[domain.time])
-    length, shortest = (high - low) / policy.first_slabs, (high - low) / policy.most_slabs
+    length = (high - low) / policy.first_slabs
+    shortest = (high - low) / (policy.most_slabs if domain.dimension == 1 else policy.first_slabs**4)
     slabs: list[Slab] = []
     longer: Slab | None = None  # the slab that was just halved, if its error may be one of space
     allowed = policy.slab_error

@@ -290,7 +290,8 @@ class _Work:
         if lower and value - state.iterate.misfit > state.iterate.misfit:
             state = replace(state, penalty=state.penalty / 10)
             notes.append(f"head_penalty: {state.penalty:.0e}")
-        state = replace(state, slow_looks=state.slow_looks + 1 if slow else 0)
+        narrow = slow and not state.ways.together  # far from a solution more features would only cost
+        state = replace(state, slow_looks=state.slow_looks + 1 if narrow else 0)
         if state.slow_looks >= PATIENT and layout is None and (wider := self.wider(state)) is not None:
             state = replace(wider[0], slow_looks=0)
             notes.append(wider[1])

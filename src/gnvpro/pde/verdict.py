@@ -31,7 +31,7 @@ from torch import Tensor
 from gnvpro.minimize.status import Status
 from gnvpro.pde.beside import Beside
 from gnvpro.pde.equation import Equation
-from gnvpro.pde.features import sines
+from gnvpro.pde.features import periods_of, sines
 from gnvpro.pde.field import Field
 from gnvpro.pde.points import PointSet
 from gnvpro.pde.system import System
@@ -81,7 +81,8 @@ def correction(system: System, equations: Sequence[Equation], seed: int) -> Corr
     fresh = [_fresh(equation, SEED + 101 * seed + i) for i, equation in enumerate(equations)]
     points = torch.cat([site.points for equation in fresh for site in equation.compiled.sites])
     count = max(1, min(PROBES, sum(equation.rows for equation in fresh) // (3 * field.outputs)))
-    probes = sines(points.min(0).values, points.max(0).values, count, SCALES, seed)
+    periods = periods_of(field.features)  # errors of a periodic field are periodic
+    probes = sines(points.min(0).values, points.max(0).values, count, SCALES, seed, periods)
     wider = Field(Beside(copy.deepcopy(field.features), probes).requires_grad_(False), field.outputs, field.n_inputs)
     W = field.W()
     W = torch.cat([W[:, :-1], W.new_zeros(field.outputs, count), W[:, -1:]], 1)

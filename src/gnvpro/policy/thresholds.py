@@ -50,7 +50,7 @@ class EquationPolicy:
     longer: float = row(3.0, "times", "operations of a round relative to the one before", FEATURES)
     march_above: float = row(1e-6, "of the zero field's misfit", "march in time if trials end above", FEATURES)
     first_slabs: int = row(8, "slabs", "length of the first slab of time, as a share of all", FEATURES)
-    most_slabs: int = row(4000, "slabs", "shortest slab, as a share of all", FEATURES)
+    most_slabs: int = row(10**7, "slabs", "shortest slab, as a share of all, without space", FEATURES)
     slab_growth: float = row(1.5, "times", "length of a slab relative to the last that was solved", FEATURES)
     slab_error: float = row(1e-8, "relative error", "halve a slab whose estimated error is above", FEATURES)
     worst_slab: float = row(1e-3, "relative error", "stop at a shortest slab whose estimated error is above", FEATURES)
