@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gnvpro import pde
 from gnvpro.experiments.equations import EQUATIONS
+from gnvpro.minimize import row_model as model
 from gnvpro.pde import field_head as eliminate
-from gnvpro.pde import model
 
 NEVER, ALWAYS = 1e99, 0.0  # damping above which steps use a Gram matrix
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from gnvpro.experiments.run import initial
 
 import gnvpro
 from gnvpro.experiments.catalogue import EXPERIMENTS, scaled
+from gnvpro.experiments.experiment_run import initial
 from gnvpro.experiments.metrics import outputs, scores
-from gnvpro.experiments.settings import Experiment, Loaded
+from gnvpro.experiments.settings import Experiment, ThreeSets
 from gnvpro.methods import GaussNewton, GNvpro, LBFGSvpro, TorchOptimizer
 from gnvpro.solvers import Krylov
 
@@ -54,7 +54,7 @@ def methods(name: str) -> dict[str, tuple[object, float]]:
     }
 
 
-def run(experiment: Experiment, loaded: Loaded, method: object, work: float, seed: int) -> Row:
+def run(experiment: Experiment, loaded: ThreeSets, method: object, work: float, seed: int) -> Row:
     """Train the experiment's network and score it on the test set."""
     settings, (inputs, _) = experiment.recommended, loaded.split.train
     model = initial(experiment, inputs.shape[1], None, seed)
