@@ -389,6 +389,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warm = Data(torch.randn(60, 3), torch.randn(60, 1), "least_squares")
     by_train(mlp(3, 4), warm, 0.5)  # imports
+    by_adamw(mlp(3, 4), warm, 0.1, 1e-3, 16)
     print("| network | " + " | ".join(given.ours) + (" | AdamW | its rate and batch |" if given.adamw else " |"))
     print("|---" * (1 + len(given.ours) + 2 * given.adamw) + "|")
     for row in DECIDE + CONFIRM:

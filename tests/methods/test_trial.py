@@ -10,7 +10,10 @@ from torch import nn
 
 import gnvpro
 from gnvpro.methods import trial
-from gnvpro.policy import BatchPolicy, Policy
+from gnvpro.policy import BatchPolicy, Policy, SolverPolicy
+
+NO_EXACT_STEPS = SolverPolicy(exact_below=0.0)
+LARGE = Policy(solver=NO_EXACT_STEPS)  # networks count as large
 
 
 def samples(n: int = 500, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,7 +31,7 @@ def network() -> nn.Sequential:
 
 
 def train(**settings) -> gnvpro.Result:
-    return gnvpro.train(network(), *samples(), loss="least_squares", **{"work": 80, **settings})
+    return gnvpro.train(network(), *samples(), loss="least_squares", **{"work": 80, "policy": LARGE, **settings})
 
 
 @pytest.mark.parametrize(("lower", "solver"), [("batches", {"adam-vpro"}), ("all", {"hybrid", "dense"})])
@@ -63,15 +66,16 @@ def test_noise_is_not_learnt_by_heart_as_by_steps_on_all_samples() -> None:
         with torch.no_grad():
             return float((model(x) - y).square().mean())
 
-    assert error() < 0.9 * error(policy=Policy(batches=BatchPolicy(begin_from=None)))
+    assert error() < 0.9 * error(policy=Policy(solver=NO_EXACT_STEPS, batches=BatchPolicy(begin_from=None)))
 
 
 def test_small_networks_and_few_samples_need_no_trial() -> None:
     small = nn.Sequential(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 1))
     x, y = samples()
-    assert "tried" not in " ".join(gnvpro.inspect(small, x, y, loss="least_squares").plan)
+    assert "tried" not in " ".join(gnvpro.inspect(small, x, y, loss="least_squares", policy=LARGE).plan)
+    assert "tried" not in " ".join(train(work=0, policy=None).plan)  # exact steps follow
     assert "tried" in " ".join(train(work=0).plan)
-    few = gnvpro.train(network(), x[:100], y[:100], loss="least_squares", work=0)
+    few = gnvpro.train(network(), x[:100], y[:100], loss="least_squares", work=0, policy=LARGE)
     assert "tried" not in " ".join(few.plan)
 
 
@@ -91,10 +95,10 @@ def test_it_resumes_to_the_last_bit(tmp_path: Path) -> None:
     assert whole.history.column("loss") == resumed.history.column("loss")
 
 
-def test_seconds_that_do_not_last_for_a_trial_go_to_batches_for_classes() -> None:
+def test_seconds_that_do_not_last_for_a_trial_go_to_batches_for_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "SHARE", 0.0)
     x, y = samples()
-    model = network()
-    result = gnvpro.train(
-        model, x, torch.cat([1.0 * (y > 0.5), 1.0 * (y <= 0.5)], 1)[:, :1], loss="logistic", seconds=0.2
-    )
-    assert "do not last" in " ".join(record.note or "" for record in result.history)
+    classes = (y > 0.5).float()
+    history = gnvpro.train(network(), x, classes, loss="logistic", seconds=60, iterations=2, policy=LARGE).history
+    assert "do not last" in (history[1].note or "")
+    assert history[2].solver == "adam-vpro"

@@ -8,7 +8,7 @@ a step from a Krylov space.
 
 All steps are the hybrid's if exact steps are impossible (memory, the eliminator, the model), or if one would take minutes.
 Large sets of samples begin on random batches (`relay`); the same decisions follow at their end. Smaller ones try batches
-beside steps on all samples, judged by samples held out, if a pass in batches costs little more (`trial`).
+beside hybrid steps, judged by samples held out, if exact steps cost too much and a pass in batches costs little (`trial`).
 
 Costs are counted (`gnvpro.methods.costs`), so a call takes the same steps on a busy machine. A limit on work,
 seconds or iterations ends a run, and shortens steps that would exceed it; it chooses no
@@ -94,7 +94,7 @@ class Auto:
             )
             why = because(f"an exact step costs {ratio:.3g} cheap ones", sign, "solver.cheap_first", rule, then)
         on_batches, samples = self._on_batches(problem, fresh)
-        if not on_batches and fresh and kind != "exact" and (tried := self._worth_a_trial(problem)):
+        if not on_batches and fresh and kind == "hybrid" and (tried := self._worth_a_trial(problem)):
             return FirstSteps("trial", (*tried, why))
         return FirstSteps("batches" if on_batches and kind != "exact" else kind, (*samples, why))
 

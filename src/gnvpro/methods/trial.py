@@ -8,6 +8,7 @@
 If the seconds do not last for the trial, few passes are left. Losses of classes then go on with batches without one, since
 short steps gain more per pass at first.
 
+There is no trial where exact steps can follow: these fit smooth functions better than batches ever do, but only later.
 Both sides spend equal counted cost. A pass in batches costs more than one over all samples at once: much more for small
 networks, whose default stays with steps on all samples for that reason, without a trial.
 """
@@ -71,7 +72,7 @@ class TrialPart:
             if not isinstance(outcome, StepReport):
                 break
         found: Iterate = state.iterate
-        return found, budget.passes_left >= state.next_passes and budget.seconds_left <= 0
+        return found, math.isfinite(end) and budget.passes_left >= state.next_passes
 
 
 def loss_of(problem: Problem, model: Iterate) -> float:

@@ -115,9 +115,9 @@ def train(
             thousand parameters; "krylov", the paper's steps; "hybrid", quasi-Newton steps between these; or an object with
             settings, such as `gnvpro.solvers.Krylov(max_rank=30)`. Left out, it is "auto": dense or hybrid by size, cheaper
             steps first as long as they pay; with 10,000 samples or more it begins on random batches. With fewer it tries
-            both, judged by a fifth of the samples, if the network's passes cost as much in batches. The history says which
-            it was. A model with dropout or BatchNorm in training mode is trained in that mode, by method="adam-vpro"; call
-            `model.eval()` before for steps on all samples, without dropout.
+            both, judged by a fifth of the samples, if exact steps cost too much and passes cost as much in batches. The
+            history says which it was. A model with dropout or BatchNorm in training mode is trained in that mode, by
+            method="adam-vpro"; call `model.eval()` before for steps on all samples, without dropout.
         theta_penalty: alpha in alpha/2 |B theta|^2, or a `Tikhonov` with B. "auto", or `Tikhonov("auto", B)`, finds alpha from
             the data during training (see docs/penalties.md) and reports it in `result.chosen`. Default: 1e-10 for least
             squares, else 1e-4.
