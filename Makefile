@@ -11,7 +11,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -
 # Without compiled files every process that a test starts would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint types tests format docs wheel bench bench-search clean fuzz
+.PHONY: demo test check lint types tests format docs wheel bench bench-search clean fuzz soak
 
 # The best of it in under two minutes on a quiet core: a picture of error against seconds beside tuned baselines, then the
 # features of a network during training, an equation, and a model from a table, on one page.
@@ -51,6 +51,11 @@ format: $(READY)
 FUZZ_SECONDS ?= 600
 fuzz: $(READY)
 	$(BIN)/python tests/project/test_fuzz.py $(FUZZ_SECONDS) $(FUZZ_SEED)
+
+# An hour of random problems, tables, files and faults; what was found goes to docs/lab/reliability.md.
+SOAK_SECONDS ?= 3600
+soak: $(READY)
+	$(BIN)/python -m benchmarks.reliability --seconds $(SOAK_SECONDS) --seed $$(date +%s)
 
 # The site, in site/. A broken link or a name that does not exist fails the build.
 docs: $(DOCS)

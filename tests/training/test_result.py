@@ -88,6 +88,16 @@ def test_a_logarithmic_axis_has_enough_labels_and_not_too_many(low, high):
     assert (3 if high / low > 10 else 1) <= len(shown) <= 12
 
 
+def test_the_summary_says_how_much_of_the_gradient_is_left():
+    torch.manual_seed(0)
+    x = torch.rand(40, 2, dtype=torch.float64)
+    net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    made = gnvpro.train(net, x, torch.sin(3 * x[:, :1]), loss="least_squares", solver="krylov", iterations=2)
+    first, last = made.history[0].gradient_norm, made.history[-1].gradient_norm
+    assert f"The iteration cap is reached. The gradient is {last / first:.2g} of the first." in made.summary()
+    assert "gradient is" not in gnvpro.train(nn.Linear(2, 1).double(), x, x[:, :1], loss="least_squares").summary()
+
+
 def test_the_summary_names_data_method_cost_and_scores(result):
     text = result.summary()
     assert isinstance(text, str)

@@ -26,6 +26,8 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets are kept; else GNVPRO_DATA, else the user's cache.")
 ]
 
+LONGEST_WORD, LONGEST_LINE = 400, 2000  # characters of an error; paths are shorter
+
 
 def show_version(asked: bool) -> None:
     """Print the versions and end."""
@@ -54,6 +56,17 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command as Ctrl-C does: after its checkpoint."""
 
 
+def one_line(text: str) -> str:
+    """Return a message on one line; cells and names in it may have line breaks or thousands of characters.
+
+    >>> one_line("column 'a' holds '1" + chr(10) + "2'")
+    "column 'a' holds '1 2'"
+    """
+    words = (f"{word[:60]}..." if len(word) > LONGEST_WORD else word for word in text.split())
+    line = " ".join(words)
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Report errors and warnings in one line each; end with the customary status after Ctrl-C and SIGTERM."""
@@ -70,7 +83,7 @@ def one_line_errors() -> Iterator[None]:
         text = str(error)
         if isinstance(error, OSError) and error.strerror:
             text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-        typer.echo(f"gnvpro: {text}", err=True)
+        typer.echo(f"gnvpro: {one_line(text)}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as interrupt:
         typer.echo(f"gnvpro: {str(interrupt) or 'interrupted'}", err=True)

@@ -106,6 +106,8 @@ class Stream(Streamed):
             seen += len(part)
         if not seen:
             raise ValueError(f"{self.name}inputs is empty: it has no samples")
+        if isinstance(self.source, Loaded):
+            self.source.warn_of_count(seen)
         if kept and not total > 0:
             raise ValueError(f"{self.name}sample_weight is zero for every sample: there is nothing to train on")
         positive = torch.cat(kept).nonzero()[:, 0].cpu() if kept else None

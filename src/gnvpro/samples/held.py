@@ -34,7 +34,9 @@ def held(source: Samples, most: float) -> Part | None:
         again.add(part)
     if (trouble := digest.differs(again)) is not None:
         raise ChangingSamples(source.name, trouble)
-    return stacked(parts)
+    whole = stacked(parts)
+    source.warn_of_count(len(whole))
+    return whole
 
 
 def bytes_of(part: Part) -> float:

@@ -12,6 +12,7 @@ samplers, batch samplers and IterableDatasets are read in their own order; passe
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,21 @@ class Loaded:
         """Samples in a pass; infinite if the Dataset does not say."""
         dataset = self.loader.dataset
         return math.inf if isinstance(dataset, IterableDataset) else len(dataset)
+
+    def warn_of_count(self, seen: int) -> None:
+        """Warn if a whole pass gave another number of samples than the Dataset says that it has."""
+        try:
+            said = len(self.loader.dataset)
+        except (TypeError, NotImplementedError):  # it does not say
+            return
+        left_out = (self.loader.batch_size or 1) - 1 if self.loader.drop_last else 0
+        if not said - left_out <= seen <= said and isinstance(self.loader.dataset, IterableDataset):
+            warnings.warn(
+                f"{self.name}: the Dataset says that it has {said} samples, but a pass gives {seen}: trained on these; correct "
+                "its __len__, or what it yields",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def first(self, count: int) -> Part:
         """The first few samples."""

@@ -50,10 +50,10 @@ class Blend:
         mean = weights @ target / weights.sum()
         return Blend(self.network, self.linear, mean + self.network * (network - mean) + self.linear * (linear - mean))
 
-    def doubted(self, factor: float, network: Tensor, linear: Tensor, target: Tensor, weights: Tensor) -> Blend:
-        """Return this blend with a smaller share of the network; these are the predictions of left-out rows."""
-        fewer = replace(self, network=factor * self.network)
-        return self if factor == 1 else fewer.of(network, linear, target, weights)
+    def halfway(self, other: Blend) -> Blend:
+        """Return the mean of the weights of two blends, but of the network at most this one's."""
+        network = (self.network + min(self.network, other.network)) / 2
+        return replace(self, network=network, linear=(self.linear + other.linear) / 2)
 
 
 def trusted(left_out: Tensor) -> Blend:

@@ -39,8 +39,8 @@ class Option:
     leverage: Tensor  # (rows, targets)
     beyond: Tensor | None = None  # (rows at the edge, targets): predictions without any of these rows
     folds: tuple[Fold, ...] = ()  # models of parts of the rows, if they were needed to predict rows left out
-    doubt: Tensor | None = (
-        None  # (targets,): factors of its shares; below one if models of parts of the rows predict worse
+    again: Tensor | None = (
+        None  # the same as `left_out` by models of parts of the rows, for targets of mostly noise; else NaN
     )
 
 
@@ -84,8 +84,9 @@ def judged(
                 column = list(option.targets).index(k)
                 left_out = edge.at(option.left_out, option.beyond)[:, column]
                 made = blend(left_out, lines_judged[:, k], target, weights)
-                if option.doubt is not None:
-                    made = made.doubted(float(option.doubt[column]), left_out, lines_judged[:, k], target, weights)
+                if option.again is not None and bool(option.again[:, column].isfinite().all()):
+                    other = blend(option.again[:, column], lines_judged[:, k], target, weights)
+                    made = made.halfway(other).of(left_out, lines_judged[:, k], target, weights)
                 error = float(weights @ (target - made.left_out).square())
                 if error < least:
                     made = made.of(option.left_out[:, column], lines[:, k], target, weights)

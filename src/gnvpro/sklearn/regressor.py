@@ -181,34 +181,26 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             left = residuals / (1 - leverage).clamp_min(LEAST_UNEXPLAINED)
         units = 1.0 if trained.units is None else trained.units
         beyond = self._beyond(part, edge, seed) * units if len(edge) and seed is not None else None
-        doubt = self._doubt(part, part.targets - left, seed) if seed is not None and not folds else None
-        return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds, doubt)
+        again = self._again(part, part.targets - left, seed) * units if seed is not None and not folds else None
+        return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds, again)
 
-    def _doubt(self, part: RowSet, left_out: Tensor, seed: int) -> Tensor | None:
-        """Return factors of the network's shares in a blend, by models that have seen nothing of a part of the rows.
+    def _again(self, part: RowSet, left_out: Tensor, seed: int) -> Tensor:
+        """Predict left-out rows of targets that may be noise by models that have seen nothing of them; NaN for other targets.
 
-        Weights, penalties and relevances have seen the rows that leverages leave out, so these predictions are too good. Of few
-        rows that are mostly noise, they make a large share of chance. Models of fewer rows are worse than the network, so the
-        share is the mean of both.
+        Weights, penalties and relevances have seen the rows that leverages leave out, so those predictions are too good. Of few
+        rows that are mostly noise, they make a large share of chance. Models of fewer rows are worse than the network: the
+        truth is in between.
         """
-        rows = len(part.inputs)
+        again, rows = torch.full_like(left_out, torch.nan), len(part.inputs)
         if not 2 * FOLDS_OF_DOUBT <= rows < self._rules.doubted_rows:
-            return None
-        shares = self._shares(part, left_out)
-        if not ((shares > 0) & (shares < SURE)).any():
-            return None
-        again = torch.zeros_like(left_out)
-        for model, rest, held_out in self._folds(part, seed, FOLDS_OF_DOUBT):
-            again[held_out] = rest.targets - residuals_of(model, rest)
-        factors = (1 + (self._shares(part, again) / shares).clamp_max(1)) / 2
-        return torch.where((shares > 0) & (shares < SURE), factors, 1.0)
-
-    @staticmethod
-    def _shares(part: RowSet, left_out: Tensor) -> Tensor:
-        """Return the network's share in a blend with the mean alone, for each target."""
-        columns = zip(left_out.T, part.targets.T, strict=True)
-        nothing = torch.zeros(len(left_out), dtype=torch.float64)
-        return torch.tensor([blend(each, nothing, target, part.weights).network for each, target in columns]).double()
+            return again
+        columns, nothing = zip(left_out.T, part.targets.T, strict=True), torch.zeros(rows, dtype=torch.float64)
+        shares = [blend(each, nothing, target, part.weights).network for each, target in columns]
+        doubtful = [k for k, share in enumerate(shares) if 0 < share < SURE]
+        for model, rest, held_out in self._folds(part, seed, FOLDS_OF_DOUBT) if doubtful else ():
+            found = rest.targets - residuals_of(model, rest)
+            again[held_out[:, None], doubtful] = found[:, doubtful]
+        return again
 
     def _beyond(self, part: RowSet, edge: Array, seed: int) -> Tensor:
         """Predict rows at the edge of the table by a network that has seen none of them."""

@@ -17,6 +17,7 @@ from gnvpro.objectives.held_out import HeldOut
 from gnvpro.objectives.problem import Problem
 from gnvpro.progress import duration
 from gnvpro.samples.several import shapes_of
+from gnvpro.training.convergence import first_record
 from gnvpro.training.history import Record
 
 SCORES = (
@@ -122,11 +123,20 @@ def summary_of(setup: Mapping[str, str], status: Status, records: Sequence[Recor
     rejected = sum(not record.accepted for record in trials)
     facts = {
         **setup,
-        "ended": str(status),
+        "ended": str(status) + gradient_left(records),
         "cost": f"{last.work:.4g} work units in {took(last.seconds)}, of which {took(last.inner_seconds)} on the head",
         "iterations": f"{last.iteration}" + (f", {rejected} of them rejected" if rejected else ""),
     }
     return Summary.of(facts, scores_of(records))
+
+
+def gradient_left(records: Sequence[Record]) -> str:
+    """Say how much of the first gradient of the same objective is left; a run that settles need not be at a minimum."""
+    first = records[first_record(records, 0, 0)].gradient_norm
+    norms = [record.gradient_norm for record in records if record.gradient_norm is not None]
+    if first is None or not first > 0 or norms[-1] is first:
+        return ""
+    return f" The gradient is {norms[-1] / first:.2g} of the first."
 
 
 def scores_of(records: Sequence[Record]) -> list[list[str]]:
