@@ -225,6 +225,7 @@ def test_the_separator_is_taken_from_the_first_line(separator, tmp_path):
         ("", "cannot be read"),
         ("a,b\n", "no rows"),
         ("a,a\n1,2\n", "several columns|cannot|a"),
+        ('a,b\n1,"2\n', "b.csv cannot be read as a table: .*string"),
         (None, "there is no file"),
     ],
 )

@@ -31,11 +31,11 @@ def read_table(path: Path) -> Any:
             frame.columns = named([str(name) for name in frame.columns], path)
         else:
             frame = read_csv(path)
-    except (ImportError, ValueError) as error:
-        if isinstance(error, UnicodeDecodeError):
-            raise ValueError(f"{path} is not UTF-8 text; save it as UTF-8, or as parquet") from error
-        raise
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text; save it as UTF-8, or as parquet") from error
     except Exception as error:  # pandas, pyarrow and csv raise many kinds
+        if isinstance(error, ImportError) or type(error) is ValueError:  # ours
+            raise
         raise ValueError(f"{path} cannot be read as a table: {error}; save it as CSV with a line of names") from error
     if not len(frame):
         raise ValueError(f"{path} has no rows below its line of names")
