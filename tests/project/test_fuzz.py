@@ -215,6 +215,10 @@ def test_any_case_trains_or_is_refused(seed):
     check(seed)
 
 
+def test_a_head_of_a_batch_with_fewer_rows_than_features_is_found_in_little_memory():
+    check(17)
+
+
 def campaign(seconds, first):
     """Run cases for this many seconds, at least one, each named by its seed; return the number that failed."""
     deadline, seed, failed = time.monotonic() + seconds, first, []

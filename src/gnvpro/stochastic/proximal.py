@@ -16,6 +16,7 @@ from torch import Tensor
 from gnvpro.head.newton import HeadObjective, HeadPoint
 from gnvpro.linalg.cholesky import damped_cholesky
 from gnvpro.linalg.columns import weighted_squares
+from gnvpro.linalg.rows import rowwise
 from gnvpro.problem.penalties import ridge
 
 
@@ -62,7 +63,7 @@ class Proximal(HeadObjective):
         """
         diagonal = self.misfit.hessian_diagonal(outputs)
         if self.rows < self.Z.shape[1]:
-            diagonal = diagonal.mean(1, keepdim=True)
+            diagonal = rowwise(lambda each: each.mean(1, keepdim=True), diagonal, columns=1)
         return self.misfit.over.sum(weighted_squares, self.Z, diagonal)
 
     def blocks(self, outputs: Tensor) -> Tensor:
