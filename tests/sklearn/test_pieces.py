@@ -21,7 +21,7 @@ def rules(**rows: Any) -> dict[str, Any]:
     return {"policy": Policy(estimator=EstimatorPolicy(**rows))}
 
 
-FROM_ANY = rules(classes_pieces_from=0)
+FROM_ANY = rules(pieces_from=0)
 QUICK = {"theta_penalty": 1e-3, "head_penalty": 1e-3, "max_iter": 10, "random_state": 0}
 
 
@@ -36,8 +36,8 @@ def stripes(samples: int = 500, seed: int = 0):
 @pytest.mark.slow
 def test_steps_along_a_column_are_found_from_every_start_in_its_pieces() -> None:
     (X, y), (new, truth) = stripes(), stripes(2000, 1)
-    smooth = [GNvproClassifier(random_state=seed).fit(X, y).score(new, truth) for seed in range(2)]
-    cut = [GNvproClassifier(random_state=seed, **FROM_ANY).fit(X, y) for seed in range(2)]
+    smooth = [GNvproClassifier(n_members=1, random_state=seed).fit(X, y).score(new, truth) for seed in range(2)]
+    cut = [GNvproClassifier(n_members=1, random_state=seed, **FROM_ANY).fit(X, y) for seed in range(2)]
     assert min(model.score(new, truth) for model in cut) > 0.9 > min(smooth)
     assert cut[0].module_.features[0].in_features == 5 * 4
     assert np.allclose(cut[0].module_(torch.tensor(new))[:, 0].detach(), cut[0].decision_function(new))
@@ -97,8 +97,8 @@ def test_a_regressor_sees_pieces_where_their_evidence_is_higher() -> None:
     for sharp in (30.0, 1.0):
         X, y, _ = steps(sharp=sharp)
         new, _, clean = steps(2000, 1, sharp)
-        model = GNvproRegressor(random_state=0).fit(X, y)
-        whole = GNvproRegressor(random_state=0, **rules(pieces_from=np.inf)).fit(X, y)
+        model = GNvproRegressor(n_members=1, random_state=0).fit(X, y)
+        whole = GNvproRegressor(n_members=1, random_state=0, **rules(pieces_from=np.inf)).fit(X, y)
         assert not hasattr(whole.module_, "pieces")
         errors = [np.sqrt(np.mean((each.predict(new) - clean) ** 2)) for each in (model, whole)]
         if sharp > 1:
@@ -113,24 +113,28 @@ def test_a_regressor_sees_pieces_where_their_evidence_is_higher() -> None:
 
 def test_pieces_are_tried_after_whole_columns_and_the_winner_is_trained_on() -> None:
     X, y, _ = steps(499)
-    assert {columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)} == {4}, "too few samples"
+    assert {columns for _, columns in trainings_of(GNvproRegressor(n_members=1, random_state=0), X, y)} == {4}, (
+        "too few samples"
+    )
     X, y, _ = steps(600)
-    assert [columns for _, columns in trainings_of(GNvproRegressor(random_state=0), X, y)][:2] == [4, 16]
-    seen = trainings_of(GNvproRegressor(random_state=0, **rules(part_rows=300)), X, y)
+    assert [columns for _, columns in trainings_of(GNvproRegressor(n_members=1, random_state=0), X, y)][:2] == [4, 16]
+    seen = trainings_of(GNvproRegressor(n_members=1, random_state=0, **rules(part_rows=300)), X, y)
     assert seen[:2] == [(300, 4), (300, 16)], "of many samples, on a part"
     assert [samples for samples, _ in seen[2:]] == [600]
 
 
 def test_pieces_are_not_tried_where_little_is_left_or_their_matrix_is_too_large() -> None:
     X, y, _ = steps(600)
-    smooth = GNvproRegressor(random_state=0, **rules(smooth_below=0.5))
+    smooth = GNvproRegressor(n_members=1, random_state=0, **rules(smooth_below=0.5))
     assert {columns for _, columns in trainings_of(smooth, X, y)} == {4}
-    large = GNvproRegressor(random_state=0, policy=Policy(head=HeadPolicy(evidence_below=0.003)))  # 200 directions
+    large = GNvproRegressor(
+        n_members=1, random_state=0, policy=Policy(head=HeadPolicy(evidence_below=0.003))
+    )  # 200 directions
     assert {columns for _, columns in trainings_of(large, X, y)} == {4}
 
 
 def test_pieces_that_are_far_behind_on_a_few_of_many_samples_are_not_tried_on_all() -> None:
-    model = GNvproRegressor(random_state=0, **rules(pilot_rows=300))
+    model = GNvproRegressor(n_members=1, random_state=0, **rules(pilot_rows=300))
     seen = trainings_of(model, *steps(600)[:2])
     assert seen[1:4] == [(300, 4), (300, 16), (600, 16)]
     X, _, _ = steps(600)
@@ -142,6 +146,6 @@ def test_pieces_that_are_far_behind_on_a_few_of_many_samples_are_not_tried_on_al
 
 def test_a_warm_start_of_a_regressor_keeps_its_pieces() -> None:
     X, y, _ = steps()
-    model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)
+    model = GNvproRegressor(n_members=1, random_state=0, warm_start=True).fit(X, y)
     assert trainings_of(model, X, y) == [(600, 16)]
     assert hasattr(model.module_, "pieces")

@@ -79,9 +79,9 @@ def test_slopes_are_the_derivatives_of_the_evidence_with_a_penalty_of_each_colum
 def test_columns_that_do_not_matter_are_made_small_and_the_error_falls() -> None:
     X, y = two_columns_matter()
     new, clean = two_columns_matter(2000, noise=0.0)
-    model = GNvproRegressor(random_state=0).fit(X, y)
+    model = GNvproRegressor(n_members=1, random_state=0).fit(X, y)
     with ALIKE:
-        alike = GNvproRegressor(random_state=0).fit(X, y)
+        alike = GNvproRegressor(n_members=1, random_state=0).fit(X, y)
     scales = model._columns
     assert float(scales[0]) > 1 > 0.3 > float(scales[2:].max())
     assert model.chosen_.log_evidence > alike.chosen_.log_evidence + len(scales)
@@ -97,17 +97,17 @@ def test_columns_that_do_not_matter_are_made_small_and_the_error_falls() -> None
 def test_classes_too(hidden) -> None:
     X, y = two_columns_matter(600)
     new, clean = two_columns_matter(2000, noise=0.0)
-    model = GNvproClassifier(hidden, random_state=0).fit(X, y > 0)
+    model = GNvproClassifier(hidden, n_members=1, random_state=0).fit(X, y > 0)
     assert model._columns.argmax() == 0
     assert float(model._columns[2:].max()) < 0.7
     with ALIKE:
-        alike = GNvproClassifier(hidden, random_state=0).fit(X, y > 0)
+        alike = GNvproClassifier(hidden, n_members=1, random_state=0).fit(X, y > 0)
     assert model.score(new, clean > 0) > alike.score(new, clean > 0)
 
 
 def test_columns_stay_alike_where_relevances_promise_little() -> None:
     X, y = load_diabetes(return_X_y=True)
-    model = GNvproRegressor(random_state=0).fit(X, y)
+    model = GNvproRegressor(n_members=1, random_state=0).fit(X, y)
     assert torch.equal(model._columns, torch.ones(10, dtype=torch.float64))
     assert np.allclose(model.module_.scaling.scale, StandardScaler().fit(X).scale_)
 
@@ -126,7 +126,7 @@ def test_columns_stay_alike_where_relevances_promise_little() -> None:
 def test_there_is_one_training_where_work_is_capped_or_columns_are_not_ours_to_scale(settings) -> None:
     X, y = two_columns_matter(200, 5)
     with patch.object(GNvproRegressor, "_train", autospec=True, side_effect=GNvproRegressor._train) as trainings:
-        model = GNvproRegressor(random_state=0, **settings).fit(X, y)
+        model = GNvproRegressor(n_members=1, random_state=0, **settings).fit(X, y)
         assert trainings.call_count == 1
         assert torch.equal(model._columns, torch.ones(5, dtype=torch.float64))
 
@@ -141,7 +141,7 @@ def sizes_of_trainings(model, X, y) -> list[int]:
 
 def test_relevances_of_many_samples_come_from_a_part_of_them() -> None:
     X, y = two_columns_matter(500)
-    model = GNvproRegressor(random_state=0, policy=rules(part_rows=200))
+    model = GNvproRegressor(n_members=1, random_state=0, policy=rules(part_rows=200))
     assert sizes_of_trainings(model, X, y) == [200, 500]
     assert model._columns.argmax() == 0
     assert float(model._columns[2:].max()) < 0.7
@@ -161,7 +161,7 @@ def test_the_part_takes_no_more_iterations_than_relevances_need() -> None:
         return made[-1]
 
     with patch("gnvpro.sklearn.base.train", train):
-        GNvproRegressor(random_state=0, policy=rules(part_rows=200, part_iterations=6)).fit(X, y)
+        GNvproRegressor(n_members=1, random_state=0, policy=rules(part_rows=200, part_iterations=6)).fit(X, y)
     assert [result.status for result in made] == [gnvpro.Status.ITERATIONS_SPENT, gnvpro.Status.SETTLED]
     assert len(made[0].history) - 1 == 6 < len(made[1].history) - 1
 
@@ -170,10 +170,12 @@ def test_what_is_not_known_is_found_out_once_for_relevances_and_intervals() -> N
     X, y = two_columns_matter(200, 5)
     counted = patch("gnvpro.sklearn.trained.joint_posterior", side_effect=joint_posterior)
     with counted as judged, ALIKE:  # which needs no search
-        GNvproRegressor(random_state=0).fit(X, y)
+        GNvproRegressor(n_members=1, random_state=0).fit(X, y)
         alone = judged.call_count
     with counted as judged:
-        GNvproRegressor(random_state=0, policy=Policy(estimator=EstimatorPolicy(column_gain=np.inf))).fit(X, y)
+        GNvproRegressor(n_members=1, random_state=0, policy=Policy(estimator=EstimatorPolicy(column_gain=np.inf))).fit(
+            X, y
+        )
         assert judged.call_count == alone == 1
 
 
@@ -181,7 +183,7 @@ def test_what_is_not_known_is_found_out_once_for_relevances_and_intervals() -> N
 def test_no_part_is_trained_on_where_relevances_are_not_sought(settings) -> None:
     X, y = two_columns_matter(500, 3)
     few = Policy(estimator=EstimatorPolicy(part_rows=200))
-    assert sizes_of_trainings(GNvproRegressor(random_state=0, policy=few, **settings), X, y) == [500]
+    assert sizes_of_trainings(GNvproRegressor(n_members=1, random_state=0, policy=few, **settings), X, y) == [500]
 
 
 def test_a_class_may_be_missing_from_the_part() -> None:
@@ -191,7 +193,7 @@ def test_a_class_may_be_missing_from_the_part() -> None:
     drawn = np.random.RandomState(np.random.RandomState(0).randint(2**31 - 1)).permutation(500)[:200]
     labels[drawn] = np.minimum(labels[drawn], 1)
     assert (labels == 2).any()
-    model = GNvproClassifier(random_state=0, policy=Policy(estimator=EstimatorPolicy(part_rows=200)))
+    model = GNvproClassifier(n_members=1, random_state=0, policy=Policy(estimator=EstimatorPolicy(part_rows=200)))
     assert sizes_of_trainings(model, X, labels) == [200, 500]
     assert model.predict_proba(X).shape == (500, 3)
     assert model.score(X, labels) > 0.9
@@ -230,7 +232,7 @@ def trainings() -> Iterator[list[gnvpro.Result]]:
 def test_very_many_samples_are_seen_in_batches_with_the_priors_of_a_part() -> None:
     X, y = two_columns_matter(2000, noise=0.2)
     with trainings() as made:
-        model = GNvproRegressor(random_state=0, policy=VERY_MANY).fit(X, y)
+        model = GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY).fit(X, y)
     first, last = (result.history[-1] for result in made)
     assert [len(result.model.features.widths) for result in made] == [1, 2]
     assert made[0].chosen is not None
@@ -251,14 +253,14 @@ def test_very_many_samples_are_seen_in_batches_with_the_priors_of_a_part() -> No
 def test_a_penalty_that_was_given_holds_for_the_part_and_for_all() -> None:
     X, y = two_columns_matter(2000, 3, noise=0.2)
     with trainings() as made:
-        GNvproRegressor(random_state=0, policy=VERY_MANY, head_penalty=1e-3).fit(X, y)
+        GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY, head_penalty=1e-3).fit(X, y)
     assert [result.history[-1].head_penalty for result in made] == [1e-3, 1e-3]
 
 
 def test_very_many_samples_of_a_smooth_function_get_exact_steps() -> None:
     X, y = two_columns_matter(2000, 3, noise=0.0)
     with trainings() as made:
-        model = GNvproRegressor(random_state=0, policy=VERY_MANY).fit(X, y)
+        model = GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY).fit(X, y)
     assert [len(result.model.features.widths) for result in made] == [1, 1]
     assert "dense" in {record.solver for record in made[1].history}
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-3
@@ -268,7 +270,7 @@ def test_targets_of_very_many_samples_have_units_of_their_own() -> None:
     X, y = two_columns_matter(2000, 3, noise=0.0)
     rng = np.random.default_rng(1)
     both = np.c_[y + 0.02 * rng.normal(size=2000), 100 * (X[:, 2] + 0.4 * rng.normal(size=2000))]
-    model = GNvproRegressor(random_state=0, policy=VERY_MANY).fit(X, both)
+    model = GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY).fit(X, both)
     assert model.noise_std_ == pytest.approx([0.02, 40.0], rel=0.15)
     assert model.score(X, both) > 0.8
 
@@ -278,7 +280,7 @@ def test_very_many_labels(settings) -> None:
     X, y = two_columns_matter(2000, 4, noise=0.2)
     labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
     with trainings() as made:
-        model = GNvproClassifier(random_state=0, policy=VERY_MANY, **settings).fit(
+        model = GNvproClassifier(n_members=1, random_state=0, policy=VERY_MANY, **settings).fit(
             X, labels, sample_weight=np.full(2000, 2.0)
         )
     assert len(made) == 2
@@ -290,7 +292,7 @@ def test_very_many_labels(settings) -> None:
 def test_penalties_of_very_many_samples_are_the_usual_ones_where_work_is_capped(asked) -> None:
     X, y = two_columns_matter(2000, 3)
     with trainings() as made:
-        model = GNvproRegressor(random_state=0, policy=VERY_MANY, **asked).fit(X, y)
+        model = GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY, **asked).fit(X, y)
     assert len(made) == 1
     assert model.chosen_ is None
     last = model.history_[-1]
@@ -300,13 +302,19 @@ def test_penalties_of_very_many_samples_are_the_usual_ones_where_work_is_capped(
 @pytest.mark.parametrize("asked", [{"solver": "dense"}, {"method": gnvpro.methods.GNvpro()}])
 def test_a_method_that_is_named_searches_however_many_samples_there_are(asked) -> None:
     X, y = two_columns_matter(2000, 3)
-    assert GNvproRegressor(random_state=0, policy=VERY_MANY, max_iter=20, **asked).fit(X, y).chosen_ is not None
-    assert GNvproRegressor(random_state=0, policy=VERY_MANY, max_iter=20).fit(X[:1499], y[:1499]).chosen_ is not None
+    assert (
+        GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY, max_iter=20, **asked).fit(X, y).chosen_
+        is not None
+    )
+    assert (
+        GNvproRegressor(n_members=1, random_state=0, policy=VERY_MANY, max_iter=20).fit(X[:1499], y[:1499]).chosen_
+        is not None
+    )
 
 
 def test_a_warm_start_keeps_the_scales() -> None:
     X, y = two_columns_matter()
-    model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)
+    model = GNvproRegressor(n_members=1, random_state=0, warm_start=True).fit(X, y)
     before, scale = model.predict(X), model.module_.scaling.scale.clone()
     assert float(model._columns.min()) < 0.3
     again = model.fit(X, y)
@@ -316,13 +324,13 @@ def test_a_warm_start_keeps_the_scales() -> None:
 
 def test_samples_held_out_are_scaled_alike() -> None:
     X, y = two_columns_matter()
-    model = GNvproRegressor(random_state=0, early_stopping=True, patience=50).fit(X, y)
+    model = GNvproRegressor(n_members=1, random_state=0, early_stopping=True, patience=50).fit(X, y)
     assert float(model._columns.min()) < 0.5
     assert model.score(X, y) > 0.98
 
 
 def test_a_warm_start_on_other_columns_begins_afresh() -> None:
     X, y = two_columns_matter(200, 5)
-    model = GNvproRegressor(random_state=0, warm_start=True).fit(X, y)
-    fresh = GNvproRegressor(random_state=0).fit(X[:, :2], y)
+    model = GNvproRegressor(n_members=1, random_state=0, warm_start=True).fit(X, y)
+    fresh = GNvproRegressor(n_members=1, random_state=0).fit(X[:, :2], y)
     assert np.array_equal(model.fit(X[:, :2], y).predict(X[:, :2]), fresh.predict(X[:, :2]))

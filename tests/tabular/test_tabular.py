@@ -97,7 +97,7 @@ def test_predictions_are_those_of_the_trained_model(trained):
 
 @pytest.mark.parametrize("classes", [None, ["no", "yes"], [3, 5, 7]])
 def test_a_written_model_predicts_the_same(classes, tmp_path):
-    pieces = Policy(estimator=EstimatorPolicy(classes_pieces_from=0))
+    pieces = Policy(estimator=EstimatorPolicy(pieces_from=0))
     random = np.random.default_rng(0)
     X = random.normal(size=(40, 3))
     columns = Columns({"a": "number", "b": "number", "c": "number"}, ("t",) if classes else ("s", "t"))

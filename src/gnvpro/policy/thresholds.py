@@ -138,8 +138,13 @@ class EstimatorPolicy:
     )
     pilot_iterations: int = row(25, "iterations", "length of that trial", CHOICES)
     pilot_behind: float = row(0.03, "log evidence per number", "deficit of the trial that rules out pieces", CHOICES)
-    pieces_from: int = row(500, "samples", "regressors consider columns in pieces", CHOICES)
-    classes_pieces_from: int = row(1000, "samples", "classifiers see columns in pieces", CHOICES)
+    pieces_from: int = row(
+        500,
+        "samples",
+        "a single regressor considers columns in pieces; a classifier takes them from twice as many",
+        CHOICES,
+    )
+    members_up_to: int = row(4000, "samples", "average networks of several forms", TABLES)
     one_hot_up_to: int = row(20, "levels", "categories with more become means of the targets", CHOICES)
     column_gain: float = row(1.0, "log evidence per column", "gain that earns one penalty per column", CHOICES)
     doubted_rows: int = row(200, "rows", "with fewer, if much is noise, leave rows out by training again", NOISE)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -41,7 +42,7 @@ from gnvpro.policy import EstimatorPolicy, Policy, as_policy
 from gnvpro.policy.cost import operations_of_matrix
 from gnvpro.sklearn.encoding import Encoding, needs_encoding
 from gnvpro.sklearn.relevance import column_scales, half_way
-from gnvpro.sklearn.scaling import Rotate, Scaling, row_directions, scalings_of
+from gnvpro.sklearn.scaling import Rotate, Scaling, cut_into_pieces, row_directions, scalings_of
 from gnvpro.sklearn.trained import Array, Found, RowSet, RowSets, Trained, spread_of
 from gnvpro.training.history import Record
 from gnvpro.training.judgement import is_affordable
@@ -57,6 +58,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "logistic": nn.Sigmoid,
 }
+FORMS: tuple[tuple[bool, str | None], ...] = (
+    (False, None),
+    (False, "silu"),
+    (True, None),
+)  # of members: pieces, activation
 USUAL_PENALTY = 1.0  # divided by the number of samples; for many samples if work is capped, and for methods on batches
 
 WRITE_INSTEAD = {
@@ -71,6 +77,7 @@ WRITE_INSTEAD = {
     "optimizer": "write method=...",
     "alpha": "write theta_penalty=... and head_penalty=...",
     "seed": "write random_state=...",
+    "n_estimators": "write n_members=...",
     "n_iter_no_change": "write patience=..., with early_stopping=True",
     "tol": "a fit ends when its objective has settled; write work=... or max_iter=... to end it earlier",
 }
@@ -83,6 +90,8 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
     encoding_: Encoding
     _n_inputs: int  # columns of the raw inputs
     _columns: Tensor  # factors of the scaled inputs
+    _form: bool | None = None  # of a member of a mean: whether columns are in pieces
+    _stages = ""  # which network of several, for the progress
     _stage = "network"  # the next training and its reason, for the progress
 
     @with_advice(WRITE_INSTEAD)
@@ -107,7 +116,9 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         verbose: bool | int = False,
         memory: float | None = None,
         policy: Policy | None = None,
+        n_members: int | None = None,
     ) -> None:
+        self.n_members = n_members
         self.hidden, self.activation, self.features = hidden, activation, features
         self.method, self.solver, self.work, self.max_iter = method, solver, work, max_iter
         self.theta_penalty, self.head_penalty = theta_penalty, head_penalty
@@ -138,7 +149,8 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         if begins:
             if hasattr(self, "module_"):
                 del self.module_  # it has other columns, so it cannot be the start
-            cuts = self._cuts(float(weights.sum())) if self.standardize else ()
+            cuts = (self._form,) if self._form is not None else self._cuts(float(weights.sum()))
+            cuts = cuts if self.standardize else ()
             seen = targets if labels is None else np.eye(max(n_outputs, 2))[labels]
             scalings = [*scalings_of(X, seen, weights, cuts)] if cuts else [OrderedDict()]
         else:
@@ -167,6 +179,63 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         if trained.directions is not None:
             scaling["directions"] = Rotate(trained.directions)
         return Found(trained, scaling, columns)
+
+    def _find_members(
+        self,
+        X: Array,
+        targets: Array,
+        loss: str,
+        weights: Array,
+        labels: Array | None,
+        seed: int,
+        most: int | None = None,
+    ) -> list[tuple[Any, Found]]:
+        """Train the networks whose mean is the model; each with the estimator of one member that trained it.
+
+        They differ in what they can bend at: smooth units, units without an upper limit, columns in pieces. Rows that are left
+        out (in closed form) find their weights, so networks too wide for that do not count.
+        """
+        count = self._count_members(len(X)) if most is None else 1
+        found: list[tuple[Any, Found]] = []
+        for k in range(count):
+            pieces, activation = FORMS[k % len(FORMS)]
+            member: Any = self
+            if count > 1:
+                member = clone(self).set_params(n_members=1, activation=activation or self.activation)
+                member._form, member._stages = pieces, f"network {k + 1} of {count}: "
+                inputs = len(cut_into_pieces(X, weights).column) if pieces else X.shape[1]
+                if pieces and inputs == X.shape[1]:
+                    continue  # no column has more than two values
+                features = member._make_features(min(inputs, len(X)), float(weights.sum()), seed)
+                wide = not is_affordable(as_policy(self.policy), sum(p.numel() for p in features.parameters()), 0.0)
+                if wide and k:
+                    continue
+            found.append((member, member._find(X, targets, loss, weights, labels, seed + k, most)))
+            if count > 1 and found[0][1].trained.joint is None:
+                if self.n_members is not None:
+                    warnings.warn(
+                        f"n_members={count} is not used: the network is too wide, or rows are too many, to leave rows out in "
+                        "closed form. Set hidden to fewer units, or n_members=1",
+                        UserWarning,
+                        stacklevel=4,
+                    )
+                break
+        return [(member, each) for member, each in found if each.trained.joint is not None] or found[:1]
+
+    def _count_members(self, n_samples: int) -> int:
+        """Return how many networks to train."""
+        free = self._seeks_relevances() and self.head_penalty == "auto" and self._has_own_layers()
+        free = free and not self.warm_start and not self.early_stopping
+        if self.n_members is None:
+            return len(FORMS) if free and self.activation == "tanh" and n_samples <= self._rules.members_up_to else 1
+        count = check_count("n_members", self.n_members, 1)
+        if count > 1 and not free:
+            raise ValueError(
+                f"n_members={count} needs penalties that are found from the data, the network of `hidden` and a fit without "
+                "limits: leave features, theta_penalty, head_penalty, work, max_iter, early_stopping, warm_start, "
+                "standardize=False and methods on batches out, or set n_members=1"
+            )
+        return count
 
     def _keep(self, found: Found, n_inputs: int) -> None:
         """Set the attributes that describe how a network was found."""
@@ -335,7 +404,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
                 return f"error {math.sqrt(2 * record.misfit):.3g}"
             return f"log loss {record.misfit:.3g}"
 
-        return "progress" if self.verbose > 1 else StageProgress(self._stage, describe)
+        return "progress" if self.verbose > 1 else StageProgress(self._stages + self._stage, describe)
 
     def _training(self, loss: str, part: RowSet, model: nn.Module, seed: int) -> dict[str, Any]:
         """Return loss, method, work and penalties as arguments of `train`."""

@@ -9,16 +9,22 @@ a little signal, so each fitted number must gain more than it would on noise. Wi
 
 A network that needs no correction is not changed.
 
+The network may be a mean of several, with weights a_j >= 0 that add up to one and minimise the error E of left-out rows,
+
+    E(a)  -  PRIOR_ROWS / n  sum_j log a_j,                 E: log root mean square error, or log loss
+
 Legend: a -> network, b -> linear, c -> CHARGES[0], t^2 -> gain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from scipy.optimize import minimize, nnls
+from scipy.special import softmax
 from torch import Tensor
 
 from gnvpro.problem.loss import Loss
@@ -28,6 +34,7 @@ CHARGES = (
     5.0,
 )  # squared errors of a row: the network's weight; the linear one's, whose penalty was fitted as well
 CHARGES_OF_CLASSES = (2.0, 3.0)  # the same in twice the log loss
+PRIOR_ROWS = 0.5  # weight, in rows, of the guess that all networks are equally good
 NEARLY_WHOLE = 0.98  # share above which a network counts entirely
 AS_GOOD = 1.02  # limit on the network's error over the best blend's, below which the network stays alone
 
@@ -116,3 +123,41 @@ def blend_logits(
         return 1.0, 0.0
     found = found * (max(0.0, 1 - CHARGES_OF_CLASSES[0] / gain) if gain > 0 else 0.0)
     return float(found[0]), float(found[1])
+
+
+def member_weights(error: Callable[[np.ndarray], tuple[float, np.ndarray]], count: int, n: float) -> np.ndarray:
+    """Weights of networks whose mean predicts left-out rows best; `error` returns a value and its gradient in the weights."""
+
+    def objective(logits: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = softmax(logits)
+        value, gradient = error(weights)
+        slope = gradient - PRIOR_ROWS / n / weights
+        return value - PRIOR_ROWS / n * float(np.log(weights).sum()), weights * (slope - weights @ slope)
+
+    found: np.ndarray = softmax(minimize(objective, np.zeros(count), jac=True, method="L-BFGS-B").x)
+    return found
+
+
+def mean_of_outputs(left_out: Sequence[Tensor], target: Tensor, weights: Tensor) -> np.ndarray:
+    """Weights of several regressors for one target, from predictions of left-out rows."""
+    residuals, n = torch.stack([target - each for each in left_out], 1), float(weights.sum())
+    products = ((weights[:, None] * residuals).T @ residuals / n).numpy()
+    tiny = 1e-30 * max(float(products.trace()), 1e-270)
+
+    def error(a: np.ndarray) -> tuple[float, np.ndarray]:
+        square = float(a @ products @ a) + tiny
+        return 0.5 * float(np.log(square)), products @ a / square
+
+    return member_weights(error, len(left_out), n)
+
+
+def mean_of_logits(left_out: Sequence[Tensor], loss: Loss, targets: Tensor, weights: Tensor) -> np.ndarray:
+    """Weights of several classifiers, from logits of left-out rows."""
+    stacked, n = torch.stack([*left_out]), float(weights.sum())
+
+    def error(a: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = torch.einsum("m,mnk->nk", torch.from_numpy(a), stacked)
+        slopes = weights[:, None] * loss.gradient(logits, targets)
+        return float(weights @ loss.value(logits, targets)) / n, torch.einsum("nk,mnk->m", slopes, stacked).numpy() / n
+
+    return member_weights(error, len(left_out), n)

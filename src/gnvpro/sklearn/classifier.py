@@ -18,8 +18,8 @@ from gnvpro.methods.protocol import Method, Solver
 from gnvpro.objectives.posterior import head_posterior, probit_scaled
 from gnvpro.policy import Policy
 from gnvpro.sklearn.base import WRITE_INSTEAD, NetworkEstimator
-from gnvpro.sklearn.blend import Blend, blend_logits
-from gnvpro.sklearn.combine import Choice, Option, assembled, is_plain, plain
+from gnvpro.sklearn.blend import Blend, blend_logits, mean_of_logits
+from gnvpro.sklearn.combine import Choice, Option, assembled, is_plain, mean_of, plain
 from gnvpro.sklearn.equal_rows import merge_equal_rows
 from gnvpro.sklearn.left_out import fit_linear_classes, left_out_logits
 from gnvpro.sklearn.parts import Posterior
@@ -73,6 +73,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         verbose: bool | int = False,
         memory: float | None = None,
         policy: Policy | None = None,
+        n_members: int | None = None,
     ) -> None:
         super().__init__(
             hidden,
@@ -93,6 +94,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
             verbose=verbose,
             memory=memory,
             policy=policy,
+            n_members=n_members,
         )
         self.class_weight, self.calibrated = class_weight, calibrated
 
@@ -126,27 +128,36 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
         if n < 2:
             raise ValueError(f"y must have samples of at least two classes, got one class: {self.classes_[0]!r}")
         X = self._encode(X, shares_of_classes(labels, n), weights)
-        found = self._find(X, labels, "logistic" if n == 2 else "multinomial", weights, labels, self._seed())
+        loss = "logistic" if n == 2 else "multinomial"
+        networks = [each for _, each in self._find_members(X, labels, loss, weights, labels, self._seed())]
+        found = networks[0]
         self._keep(found, X.shape[1])
         self._posterior: Posterior | None = None
-        if self.calibrated and self._blends(found):
-            self._blend(found, X, weights)
+        if (self.calibrated or len(networks) > 1) and self._blends(found):
+            self._blend(networks, X, weights)
             return self
         self.module_ = nn.Sequential(OrderedDict([*found.layers.items(), ("head", found.trained.model[-1])])).eval()
         if self.calibrated:
             self._posterior = posterior_of(found.trained)
         return self
 
-    def _blend(self, found: Found, X: Array, weights: Array) -> None:
-        """Weigh the network against a linear model and the shares of the classes, by logits of rows left out."""
-        trained, shares, columns = found.trained, torch.tensor(weights), plain_scaling(X, weights)
+    def _blend(self, found: list[Found], X: Array, weights: Array) -> None:
+        """Weigh networks against a linear model and the shares of the classes, by logits of rows left out."""
+        trained, shares, columns = found[0].trained, torch.tensor(weights), plain_scaling(X, weights)
         loss, targets = trained.problem.loss, trained.problem.misfit.targets
         prior = class_logits(shares @ targets / shares.sum())
         linear = fit_linear_classes(columns(torch.tensor(X)), loss, targets, shares)
         logits, coefficients = (None, None) if linear is None else (linear.left_out, linear.coefficients)
-        left_out = left_out_by(trained)
-        network, beside = blend_logits(left_out, logits, prior, loss, targets, shares)
-        option = Option(found, range(len(prior)), posterior_of(trained), left_out, left_out)
+        options = []
+        for each in found:
+            left_out = left_out_by(each.trained)
+            options.append(Option(each, range(len(prior)), posterior_of(each.trained), left_out, left_out))
+        members = mean_of_logits([each.left_out for each in options], loss, targets, shares)
+        option = mean_of(options, torch.from_numpy(members)[:, None].expand(-1, len(prior)))
+        left_out = option.left_out
+        network, beside = 1.0, 0.0
+        if self.calibrated:
+            network, beside = blend_logits(left_out, logits, prior, loss, targets, shares)
         choices = [Choice(option, k, Blend(network, beside, left_out[:, k])) for k in option.targets]
         if is_plain(choices):
             self.module_ = plain(choices)
@@ -159,7 +170,7 @@ class GNvproClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
                 bias.add_(beside * linear.bias)
 
     def _cuts(self, n_samples: float) -> tuple[bool, ...]:
-        return (self._has_own_layers() and n_samples >= self._rules.classes_pieces_from,)
+        return (self._has_own_layers() and n_samples >= 2 * self._rules.pieces_from,)
 
     def decision_function(self, X: Any) -> Array:
         """Return logits: (samples,) for two classes (positive for the second), else (samples, classes)."""

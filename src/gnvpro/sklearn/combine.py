@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gnvpro.objectives.posterior import covering
 from gnvpro.sklearn.blend import Blend, blend, trusted
 from gnvpro.sklearn.linear import LinearModel
-from gnvpro.sklearn.parts import COLUMNS, Posterior, SideBySide
+from gnvpro.sklearn.parts import COLUMNS, Posterior, SideBySide, Sources
 from gnvpro.sklearn.trained import Array, Found, RowSet, Trained
 
 OWN_NETWORK = 0.99  # a separate network must reduce the squared error of the common one by this factor
@@ -41,6 +41,30 @@ class Option:
     folds: tuple[Fold, ...] = ()  # models of parts of the rows, if they were needed to predict rows left out
     again: Tensor | None = (
         None  # the same as `left_out` by models of parts of the rows, for targets of mostly noise; else NaN
+    )
+    members: tuple[tuple[Option, Tensor], ...] = ()  # the networks of a mean, and their weights for each target
+
+    @property
+    def parts(self) -> tuple[tuple[Option, Tensor], ...]:
+        """The networks and their weights for each target."""
+        return self.members or ((self, torch.ones(len(self.targets), dtype=torch.float64)),)
+
+
+def mean_of(options: Sequence[Option], weights: Tensor) -> Option:
+    """Return the mean of several networks, `weights` (networks, targets); all but its predictions are from the heaviest."""
+    if len(options) == 1:
+        return options[0]
+    heaviest = options[int(weights.sum(1).argmax())]
+
+    def mean(values: Sequence[Tensor]) -> Tensor:
+        return (weights[:, None] * torch.stack([*values])).sum(0)
+
+    return replace(
+        heaviest,
+        left_out=mean([option.left_out for option in options]),
+        leverage=mean([option.leverage for option in options]),
+        folds=(),
+        members=tuple(zip(options, weights, strict=True)),
     )
 
 
@@ -109,7 +133,11 @@ def taken(option: Option, count: int) -> list[Choice]:
 def is_plain(choices: Sequence[Choice]) -> bool:
     """Return whether one network predicts all targets, without a linear model."""
     first = choices[0].option
-    return first is not None and all(c.option is first and c.blend.network > 0 and c.blend.linear == 0 for c in choices)
+    return (
+        first is not None
+        and not first.members
+        and all(c.option is first and c.blend.network > 0 and c.blend.linear == 0 for c in choices)
+    )
 
 
 def plain(choices: Sequence[Choice]) -> nn.Sequential:
@@ -127,15 +155,15 @@ def plain(choices: Sequence[Choice]) -> nn.Sequential:
 
 def assembled(
     choices: Sequence[Choice], coefficients: Tensor | None, columns: nn.Module, n_inputs: int
-) -> tuple[nn.Sequential, dict[str, Posterior], tuple[tuple[str, int], ...]]:
-    """Return one module of all parts that count, the posteriors of its networks, and the part whose spread each target uses.
+) -> tuple[nn.Sequential, dict[str, Posterior], tuple[Sources, ...]]:
+    """Return one module of all parts that count, the posteriors of its networks, and the parts whose spread each target uses.
 
     `coefficients`, (columns, targets), belong to the linear model of standardised `columns`.
     """
     used: list[Option] = []
     for choice in choices:
-        if choice.option is not None and choice.blend.network > 0 and choice.option not in used:
-            used.append(choice.option)
+        if choice.option is not None and choice.blend.network > 0:
+            used += [option for option, _ in choice.option.parts if option not in used]
     names = {id(option): f"network{i}" for i, option in enumerate(used)}
     heads = [option.found.trained.model.get_submodule("head") for option in used]
     widths = [head.get_parameter("weight").shape[1] for head in heads]
@@ -150,15 +178,17 @@ def assembled(
         weight, bias = head.weight.zero_(), head.bias.zero_()
         for k, choice in enumerate(choices):
             a, b = choice.blend.network, choice.blend.linear
+            own: list[tuple[str, int, float]] = []
             if choice.option is not None and a > 0:
-                i, units = used.index(choice.option), choice.option.found.trained.units
-                a = a if units is None else a * float(units[choice.column])
-                begin = sum(widths[:i])
-                weight[k, begin : begin + widths[i]] = a * heads[i].get_parameter("weight")[choice.column]
-                bias[k] += a * heads[i].get_parameter("bias")[choice.column]
-                sources.append((names[id(choice.option)], choice.column))
-            else:
-                sources.append((COLUMNS if b > 0 else "", k if b > 0 else 0))
+                for option, member_weights in choice.option.parts:
+                    i, units = used.index(option), option.found.trained.units
+                    member = float(member_weights[choice.column])
+                    factor = a * member * (1.0 if units is None else float(units[choice.column]))
+                    begin = sum(widths[:i])
+                    weight[k, begin : begin + widths[i]] = factor * heads[i].get_parameter("weight")[choice.column]
+                    bias[k] += factor * heads[i].get_parameter("bias")[choice.column]
+                    own.append((names[id(option)], choice.column, member))
+            sources.append(tuple(own) or ((COLUMNS if b > 0 else "", k if b > 0 else 0, 1.0),))
             if b > 0 and coefficients is not None:
                 weight[k, sum(widths) :] = b * coefficients[:, k]
     module = nn.Sequential(OrderedDict(features=SideBySide(parts), head=head)).eval()

@@ -4,7 +4,8 @@
     output k     =  head_k' features(x) + bias_k                            zero for parts that do not count for target k
 
 The result is still features and a linear head. The spread of a target (its posterior variance over the variance of the noise)
-is taken from the network that counts for it, else from the linear model; it is 1 / sum of weights for a mean alone.
+is the mean of the spreads of the networks that count for it, else the linear model's; it is 1 / sum of weights for the mean of
+all rows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gnvpro.objectives.posterior import HeadPosterior
 from gnvpro.sklearn.linear import LinearSpread
 
 COLUMNS = "columns"  # name of the part with the linear model's columns
+Sources = tuple[tuple[str, int, float], ...]  # names of parts, columns of their spread, and weights that add up to one
 Posterior = JointPosterior | HeadPosterior
 
 
@@ -43,19 +45,20 @@ class PartPosteriors:
 
     posteriors: Mapping[str, Posterior]  # by the name of the part
     linear: LinearSpread | None
-    sources: tuple[tuple[str, int], ...]  # for each target, a part and a column of its spread; "" for a mean alone
+    sources: tuple[Sources, ...]  # for each target; a part "" is the mean alone
     total: float  # sum of the weights
 
     def spread(self, module: nn.Module, inputs: Tensor) -> Tensor:
         """Return the spread for each row and target; `module` is the whole regressor."""
         chains = module.get_submodule("features.parts")
         found = {"": inputs.new_full((len(inputs), 1), 1 / self.total)}
-        for name in {name for name, _ in self.sources if name}:
+        for name in {name for target in self.sources for name, _, _ in target if name}:
             if name == COLUMNS and self.linear is not None:
                 found[name] = self.linear.of(chains.get_submodule(name)(inputs))
             else:
                 found[name] = spread_of_chain(self.posteriors[name], chains.get_submodule(name), inputs)
-        return torch.stack([found[name][:, column] for name, column in self.sources], 1)
+        columns = [sum(share * found[name][:, k] for name, k, share in target) for target in self.sources]
+        return torch.stack(columns, 1)  # type: ignore[arg-type]  # a target has at least one source
 
 
 def spread_of_chain(posterior: Posterior, chain: nn.Module, inputs: Tensor) -> Tensor:

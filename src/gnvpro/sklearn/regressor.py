@@ -16,7 +16,7 @@ from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
 from gnvpro.problem.misfit import Misfit
 from gnvpro.sklearn.base import NetworkEstimator
-from gnvpro.sklearn.blend import blend
+from gnvpro.sklearn.blend import blend, mean_of_outputs
 from gnvpro.sklearn.combine import (
     LEAST_UNEXPLAINED,
     NO_BLEND,
@@ -28,6 +28,7 @@ from gnvpro.sklearn.combine import (
     assembled,
     is_plain,
     judged,
+    mean_of,
     noise_of,
     plain,
     taken,
@@ -64,6 +65,10 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         random_state: seed of the first weights and the held-out samples.
         verbose: True for one line per stage of the fit with its root mean square error in standard deviations of the targets,
             and a progress bar on a terminal; 2 for every step.
+        n_members: number of networks whose mean is the model, with weights by predictions of left-out rows: one of tanh units,
+            one of SiLU units, one with columns in pieces, and so on with other seeds. Default: three up to 4000 samples (or
+            fewer, if they would be too wide), one for more samples or if penalties, features, another activation, `work`,
+            `max_iter`, `early_stopping` or `warm_start` are given.
         policy: the thresholds that choose the network, the solver and the samples (see `gnvpro.policy`).
 
     Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `encoding_` (makes numbers of a DataFrame with
@@ -120,7 +125,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         varied = [k for k in range(count) if (targets[:, k] != targets[0, k]).any()]
         nothing = not varied and self.standardize
         every = varied if self.standardize and varied else list(range(count))
-        whole = self._find(X, targets[:, every], "least_squares", weights, None, seed, 0 if nothing else None)
+        found = self._find_members(X, targets[:, every], "least_squares", weights, None, seed, 0 if nothing else None)
+        whole = found[0][1]
         self._keep(whole, X.shape[1])
         goals, shares = torch.tensor(targets), torch.tensor(weights)
         linear, columns = None, plain_scaling(X, weights)
@@ -131,7 +137,7 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         else:
             linear, rows = fit_linear(columns(torch.tensor(X)), goals, shares), edge_rows(X, weights)
             edge = Edge(rows, linear_beyond(X, goals, weights, rows) if len(rows) else None)
-            options = [self._option(whole, every, seed, rows)]
+            options = [mean_option(found, every, goals[:, every], shares, seed, rows)]
             for k in self._worth_a_network(options[0], goals, shares):
                 alone = self._find(X, targets[:, [k]], "least_squares", weights, None, seed)
                 options.append(self._option(alone, [k], seed, rows))
@@ -144,10 +150,13 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             coefficients, spread = (None, None) if linear is None else (linear.coefficients, linear.spread)
             self.module_, posteriors, sources = assembled(choices, coefficients, columns, X.shape[1])
             self._posterior = PartPosteriors(posteriors, spread, sources, float(weights.sum()))
-        noises = {id(c.option): self._noise(c.option, seed) for c in choices if c.option and c.blend.is_network}
+        alone_used = [c.option for c in choices if c.option and c.blend.is_network and not c.option.members]
+        noises = {id(option): self._noise(option, seed) for option in alone_used}
         return torch.stack(
             [
-                noises[id(c.option)][c.column] if c.blend.is_network else noise_of(c, k, goals[:, k], shares, linear)
+                noises[id(c.option)][c.column]
+                if id(c.option) in noises and c.blend.is_network
+                else noise_of(c, k, goals[:, k], shares, linear)
                 for k, c in enumerate(choices)
             ]
         )
@@ -160,7 +169,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         worst = [whole.targets[int(i)] for i in errors.argsort(descending=True) if errors[i] > SMALL_ERROR]
         return worst[: self._rules.targets_alone]
 
-    def _option(self, found: Found, targets: list[int], seed: int | None, edge: Array = NO_EDGE.rows) -> Option:
+    def _option(
+        self, found: Found, targets: list[int], seed: int | None, edge: Array = NO_EDGE.rows, doubts: bool = True
+    ) -> Option:
         """Collect a network's posterior and, if there is a seed, its predictions of left-out rows."""
         trained, part = found.trained, found.trained.samples.part
         posterior, _, fitted = posterior_and_noise(trained)
@@ -181,7 +192,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             left = residuals / (1 - leverage).clamp_min(LEAST_UNEXPLAINED)
         units = 1.0 if trained.units is None else trained.units
         beyond = self._beyond(part, edge, seed) * units if len(edge) and seed is not None else None
-        again = self._again(part, part.targets - left, seed) * units if seed is not None and not folds else None
+        judges = seed is not None and doubts and not folds
+        again = self._again(part, part.targets - left, seed or 0) * units if judges else None
         return Option(found, targets, posterior, (part.targets - left) * units, leverage, beyond, folds, again)
 
     def _again(self, part: RowSet, left_out: Tensor, seed: int) -> Tensor:
@@ -320,6 +332,21 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             with torch.no_grad():
                 return self._posterior.spread(self.module_, inputs)
         return self._spread(self._posterior, inputs)
+
+
+def mean_option(
+    found: list[tuple[Any, Found]], targets: list[int], goals: Tensor, weights: Tensor, seed: int, edge: Array
+) -> Option:
+    """Return the mean of networks that predicts left-out rows best; the heaviest one is tested without rows at the edge."""
+    if len(found) == 1:
+        return found[0][0]._option(found[0][1], targets, seed, edge)  # type: ignore[no-any-return]
+    options = [member._option(each, targets, seed, doubts=False) for member, each in found]
+    columns = [mean_of_outputs([o.left_out[:, k] for o in options], goals[:, k], weights) for k in range(len(targets))]
+    shares = torch.tensor(np.stack(columns, 1))
+    heaviest = int(shares.sum(1).argmax())
+    member, each = found[heaviest]
+    options[heaviest] = member._option(each, targets, seed, edge)
+    return mean_of(options, shares)
 
 
 MAX_TRAININGS = 4  # each in other units

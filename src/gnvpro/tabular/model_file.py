@@ -177,7 +177,11 @@ def posterior_parts(posterior: Posterior | PartPosteriors | None) -> tuple[dict[
         tensors = {f"{name}.{key}": value for name, (parts, _) in found.items() for key, value in parts.items()}
         if posterior.linear is not None:
             tensors |= {f"linear.{name}": vars(posterior.linear)[name] for name in LINEAR}
-        facts = {"of": "parts", "sources": [list(source) for source in posterior.sources], "total": posterior.total}
+        facts = {
+            "of": "parts",
+            "sources": [[list(part) for part in target] for target in posterior.sources],
+            "total": posterior.total,
+        }
         return tensors, facts | {"parts": {name: each for name, (_, each) in found.items()}}
     if isinstance(posterior, HeadPosterior):
         return {str(k): factor for k, factor in enumerate(posterior.factors)}, {"of": "head"}
@@ -195,7 +199,12 @@ def posterior_of(tensors: Mapping[str, Tensor], facts: Any) -> Any:
         parts = {name: posterior_of(below(f"{name}.", tensors), each) for name, each in facts["parts"].items()}
         own, total = below("linear.", tensors), facts["total"]
         linear = LinearSpread(**{name: own[name] for name in LINEAR}, total=total) if own else None
-        return PartPosteriors(parts, linear, tuple((name, column) for name, column in facts["sources"]), total)
+        return PartPosteriors(
+            parts,
+            linear,
+            tuple(tuple((name, k, share) for name, k, share in target) for target in facts["sources"]),
+            total,
+        )
     if facts["of"] == "head":
         return HeadPosterior(tuple(tensors[str(k)] for k in range(len(tensors))))
     parameters = [(name, tuple(shape)) for name, shape in facts["parameters"]]
