@@ -158,7 +158,10 @@ def measure(table: TableSet, seed: int, only: str, tune: bool, own: dict[str, An
         row = {"seconds": time.process_time() - begun}
         if table.classification:
             probabilities = np.clip(model.predict_proba(Xb), 1e-15, 1)
-            row |= {"error": 100 * float((np.ravel(model.predict(Xb)) != yb).mean()), "log loss": log_loss(yb, probabilities)}
+            row |= {
+                "error": 100 * float((np.ravel(model.predict(Xb)) != yb).mean()),
+                "log loss": log_loss(yb, probabilities),
+            }
         else:
             mean = model.predict(Xb)
             row["error"] = float(np.sqrt(np.mean((mean - yb) ** 2)) / np.std(ya))

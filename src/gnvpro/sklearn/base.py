@@ -195,7 +195,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         They differ in what they can bend at: smooth units, units without an upper limit, columns in pieces. Rows that are left
         out (in closed form) find their weights, so networks too wide for that do not count.
         """
-        count = self._count_members(len(X)) if most is None else 1
+        count = self._count_members(len(X), targets[:1].size) if most is None else 1
         found: list[tuple[Any, Found]] = []
         for k in range(count):
             pieces, activation = FORMS[k % len(FORMS)]
@@ -222,12 +222,13 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
                 break
         return [(member, each) for member, each in found if each.trained.joint is not None] or found[:1]
 
-    def _count_members(self, n_samples: int) -> int:
+    def _count_members(self, n_samples: int, n_targets: int) -> int:
         """Return how many networks to train."""
         free = self._seeks_relevances() and self.head_penalty == "auto" and self._has_own_layers()
         free = free and not self.warm_start and not self.early_stopping
         if self.n_members is None:
-            return len(FORMS) if free and self.activation == "tanh" and n_samples <= self._rules.members_up_to else 1
+            few = n_samples <= self._rules.members_up_to and n_targets == 1
+            return len(FORMS) if free and self.activation == "tanh" and few else 1
         count = check_count("n_members", self.n_members, 1)
         if count > 1 and not free:
             raise ValueError(

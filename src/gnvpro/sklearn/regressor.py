@@ -66,9 +66,9 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
         verbose: True for one line per stage of the fit with its root mean square error in standard deviations of the targets,
             and a progress bar on a terminal; 2 for every step.
         n_members: number of networks whose mean is the model, with weights by predictions of left-out rows: one of tanh units,
-            one of SiLU units, one with columns in pieces, and so on with other seeds. Default: three up to 4000 samples (or
-            fewer, if they would be too wide), one for more samples or if penalties, features, another activation, `work`,
-            `max_iter`, `early_stopping` or `warm_start` are given.
+            one of SiLU units, one with columns in pieces, and so on with other seeds. Default: three for one target and up to
+            4000 samples (or fewer, if they would be too wide); one for more, or if penalties, features, another activation,
+            `work`, `max_iter`, `early_stopping` or `warm_start` are given.
         policy: the thresholds that choose the network, the solver and the samples (see `gnvpro.policy`).
 
     Attributes: `module_` (the fitted nn.Module, from raw inputs to raw targets), `encoding_` (makes numbers of a DataFrame with
@@ -139,8 +139,8 @@ class GNvproRegressor(MultiOutputMixin, RegressorMixin, NetworkEstimator):  # ty
             edge = Edge(rows, linear_beyond(X, goals, weights, rows) if len(rows) else None)
             options = [mean_option(found, every, goals[:, every], shares, seed, rows)]
             for k in self._worth_a_network(options[0], goals, shares):
-                alone = self._find(X, targets[:, [k]], "least_squares", weights, None, seed)
-                options.append(self._option(alone, [k], seed, rows))
+                alone = self._find_members(X, targets[:, [k]], "least_squares", weights, None, seed)
+                options.append(mean_option(alone, [k], goals[:, [k]], shares, seed, rows))
             choices = judged(options, linear, goals, shares, edge)
         if is_plain(choices):
             assert choices[0].option is not None
