@@ -7,8 +7,8 @@ try:
 except ImportError as missing:
     raise SystemExit(f"the gnvpro command: {missing}") from missing
 
-from gnvpro.cli import experiments, inspect, policy, table
+from gnvpro.cli import experiments, inspect, policy, surrogates, table
 from gnvpro.cli import simulated_sets as data
 from gnvpro.cli.app import app
 
-__all__ = ["app", "data", "experiments", "inspect", "policy", "table"]
+__all__ = ["app", "data", "experiments", "inspect", "policy", "surrogates", "table"]
