@@ -17,7 +17,14 @@ KIND = "kind of state"  # the key under which a saved state has its class
 
 
 class State:
-    """The base of all states: subclass it as a frozen dataclass."""
+    """The base of all states: subclass it as a frozen dataclass.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Length(State):
+    ...     length: float
+    >>> loaded(saved(Length(0.5))).length
+    0.5
+    """
 
     kinds: ClassVar[dict[str, type[State]]] = {}
 

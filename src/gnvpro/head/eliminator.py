@@ -29,7 +29,15 @@ from gnvpro.state import State
 
 @dataclass(frozen=True)
 class WarmStart(State):
-    """Start of an elimination: a head and, for Newton's method, a Cholesky factor of a nearby Hessian."""
+    """Start of an elimination: a head and, for Newton's method, a Cholesky factor of a nearby Hessian.
+
+    Args:
+        W: the head, shape (n_targets, n_features), its bias as last column.
+        factor: Cholesky factor of the Hessian in vec(W), square with n_targets n_features rows. Default: none.
+
+    >>> WarmStart(torch.zeros(1, 3)).factor is None
+    True
+    """
 
     W: Tensor
     factor: Tensor | None = None
@@ -37,17 +45,41 @@ class WarmStart(State):
 
 @dataclass(frozen=True)
 class HeadFit:
-    """The eliminated head, with the inverse Hessian of the inner problem there."""
+    """The eliminated head, with the inverse Hessian of the inner problem there.
+
+    `Eliminator.fit` returns it.
+
+    Args:
+        W: the head, shape (n_targets, n_features), its bias as last column.
+        outputs: Z W', shape (samples, n_targets).
+        status: why the elimination ended.
+        iterations: number of its steps.
+        inverse: makes, at its first call, the inverse Hessian and the Cholesky factor in vec(W) behind it, or None.
+        inverse_is_exact: False if the inverse is that of the Hessian on a Krylov space.
+        inverse_acts_on_rows: True if the inverse multiplies from the right, so that it accepts any number of rows.
+        stale_factor: Cholesky factor of the Hessian at a nearby point.
+        misfit: returns the misfit of a head, if available without a pass over the samples.
+
+    >>> import gnvpro
+    >>> Z = torch.tensor([[1.0], [1.0]], dtype=torch.float64)  # a bias alone
+    >>> targets = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    >>> misfit = Misfit.mean(gnvpro.losses.HalfSquaredError(), targets)
+    >>> fit = gnvpro.heads.LeastSquares().fit(Z, misfit, 0.0, None)
+    >>> round(float(fit.W), 6), fit.outputs.shape
+    (2.0, torch.Size([2, 1]))
+    >>> round(float(fit.inverse_hessian.mv(torch.ones(1, 1, dtype=torch.float64))), 6)
+    1.0
+    """
 
     W: Tensor
     outputs: Tensor
     status: Status
     iterations: int
-    inverse: Once[tuple[LinearOperator, Tensor | None]]  # and the Cholesky factor in vec(W) behind it, if any
-    inverse_is_exact: bool = True  # False if it inverts the Hessian on a Krylov space only
-    inverse_acts_on_rows: bool = False  # True if it multiplies from the right, so that it accepts any number of rows
-    stale_factor: Tensor | None = None  # factor of the Hessian at a nearby point
-    misfit: Callable[[Tensor], float] | None = None  # misfit of a head, if available without a pass over the samples
+    inverse: Once[tuple[LinearOperator, Tensor | None]]
+    inverse_is_exact: bool = True
+    inverse_acts_on_rows: bool = False
+    stale_factor: Tensor | None = None
+    misfit: Callable[[Tensor], float] | None = None
 
     @property
     def inverse_hessian(self) -> LinearOperator:
@@ -78,7 +110,20 @@ class HeadFit:
 
 
 class Eliminator(Protocol):
-    """Solves the inner problem; a frozen dataclass whose repr a checkpoint compares."""
+    """Solves the inner problem; a frozen dataclass whose repr a checkpoint compares.
+
+    The classes of `gnvpro.heads` have this form; give one as `eliminator` of a method.
+
+    >>> import gnvpro
+    >>> Z = torch.tensor([[1.0], [1.0]], dtype=torch.float64)  # a bias alone
+    >>> targets = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    >>> misfit = Misfit.mean(gnvpro.losses.HalfSquaredError(), targets)
+    >>> eliminator = gnvpro.heads.Newton()
+    >>> round(float(eliminator.fit(Z, misfit, 0.0, None).W), 6)
+    2.0
+    >>> gnvpro.heads.LeastSquares().why_not(gnvpro.losses.Logistic())
+    'it solves least squares only, and the loss is Logistic; use gnvpro.heads.Newton()'
+    """
 
     @property
     def supports_exact_steps(self) -> bool:

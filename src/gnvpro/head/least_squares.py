@@ -51,6 +51,13 @@ class LeastSquares:
     Args:
         resolution: relative rounding error of the features; without a penalty, smaller singular values count as zero.
             Default: the rounding unit of float64.
+
+    >>> import gnvpro
+    >>> Z = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    >>> targets = torch.tensor([[1.0], [3.0], [5.0]], dtype=torch.float64)  # 1 + 2 x
+    >>> fit = LeastSquares().fit(Z, Misfit.mean(gnvpro.losses.HalfSquaredError(), targets), 0.0, None)
+    >>> [round(w, 6) for w in fit.W[0].tolist()]
+    [1.0, 2.0]
     """
 
     resolution: float = field(default=torch.finfo(torch.float64).eps, repr=False)

@@ -188,6 +188,13 @@ class NewtonKrylov(ForAnyLoss):
 
     Given to a method, as in `gnvpro.methods.GNvpro(eliminator=gnvpro.heads.NewtonKrylov(max_rank=15))`.
 
+    Args:
+        max_rank: largest dimension of a Krylov space.
+        krylov_rtol: relative residual at which a space is large enough.
+        atol: gradient norm at which the elimination ends.
+        rtol: the same, relative to the gradient at W = 0.
+        iterations: maximum number of steps.
+
     >>> NewtonKrylov(max_rank=15).atol
     1e-10
     """
@@ -231,6 +238,14 @@ class NewtonKrylov(ForAnyLoss):
 @dataclass(frozen=True)
 class Newton(ForAnyLoss):
     """Newton's method, preconditioned by a Cholesky factor of a nearby Hessian; the inverse Hessian is exact.
+
+    Args:
+        atol: gradient norm at which the elimination ends.
+        rtol: the same, relative to the gradient at W = 0.
+        iterations: maximum number of steps.
+        refactor_after: number of trials after which a factor that has not led to convergence is renewed.
+        small_head: largest number of entries of a head whose Hessian is assembled at every step.
+        few: number of entries up to which the Hessian is assembled by products (see `gnvpro.head.hessian.assemble_hessian`).
 
     >>> from gnvpro.problem.loss import Logistic
     >>> Z = torch.tensor([[1.0], [1.0], [1.0], [1.0]], dtype=torch.float64)  # a bias alone

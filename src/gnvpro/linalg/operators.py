@@ -21,6 +21,12 @@ Shape = tuple[int, ...]
 class LinearOperator:
     """A linear map given by its action on a tensor, forwards (`mv`) and transposed (`rmv`).
 
+    Args:
+        domain: shape of the tensors that `mv` accepts.
+        codomain: shape of the tensors that `mv` returns.
+        mv: returns the product with a tensor.
+        rmv: returns the product of the transpose with a tensor.
+
     >>> difference = LinearOperator((2,), (1,), lambda x: x[1:] - x[:1], lambda y: torch.cat([-y, y]))
     >>> (difference.T @ difference).dense()
     tensor([[ 1., -1.],

@@ -18,6 +18,9 @@ T = TypeVar("T")
 class Cache:
     """Values by name, each kept for the objects that it was computed from.
 
+    Args:
+        meter: the meter of the run, whose count stays the same if a value is computed again.
+
     >>> cache, owner = Cache(WorkMeter(1)), object()
     >>> cache.keep("square", 4, owner)
     >>> cache.recall("square", lambda: 5, owner), cache.recall("square", lambda: 5, object())

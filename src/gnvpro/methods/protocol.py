@@ -40,13 +40,26 @@ USUAL_WORK = 600.0  # default limit of methods that do not end by themselves
 
 @dataclass(frozen=True)
 class Start(State):
-    """The start of a method: theta, and results of an earlier batch or level."""
+    """The start of a method: theta, and results of an earlier batch or level.
+
+    Args:
+        theta: parameters of the features, shape (n_theta,).
+        W: head of an earlier batch or level, shape (n_targets, n_features), its bias as last column. Default: none.
+        bound: radius or damping of an earlier batch, if the method has one.
+        follows_batch: whether the start follows another batch of the same level.
+        seed: seed of all random choices.
+
+    >>> import torch
+    >>> start = Start(torch.zeros(3), W=torch.ones(1, 2))
+    >>> start.warm.W.shape, Start(torch.zeros(3)).warm is None
+    (torch.Size([1, 2]), True)
+    """
 
     theta: Tensor
     W: Tensor | None = None
     bound: Bound | None = None
-    follows_batch: bool = False  # whether it follows another batch of the same level
-    seed: int = 0  # seed of all random choices
+    follows_batch: bool = False
+    seed: int = 0
 
     @property
     def warm(self) -> WarmStart | None:
@@ -56,14 +69,31 @@ class Start(State):
 
 @dataclass(frozen=True)
 class Budget:
-    """Work and seconds left, by the meter and the clock; infinite without a limit."""
+    """Work and seconds left, by the meter and the clock; infinite without a limit.
+
+    A run makes it and passes it to `Method.begin` and `Method.step`.
+
+    Args:
+        meter: counts the passes over the samples.
+        limit: reading of the meter, in work units, at which to stop.
+        share: share of the training set that is trained on.
+        seconds: reading of the clock at which to stop.
+        clock: returns the seconds of the run, including those before a resume.
+        smallest: returns the smallest of a number in all processes, whose clocks differ.
+
+    >>> meter = WorkMeter(100)  # samples
+    >>> meter.count(100, passes=4)
+    >>> budget = Budget(meter, limit=10)
+    >>> budget.passes_left, budget.products_left, budget.seconds_left
+    (6.0, 2.0, inf)
+    """
 
     meter: WorkMeter
-    limit: float  # reading of the meter, in work units, at which to stop
-    share: float = 1.0  # share of the training set that is trained on
-    seconds: float = math.inf  # reading of the clock at which to stop
-    clock: Callable[[], float] = time.perf_counter  # seconds of the run, including those before a resume
-    smallest: Callable[[float], float] = float  # smallest of a number in all processes, whose clocks differ
+    limit: float
+    share: float = 1.0
+    seconds: float = math.inf
+    clock: Callable[[], float] = time.perf_counter
+    smallest: Callable[[float], float] = float
 
     @property
     def seconds_left(self) -> float:
@@ -87,14 +117,32 @@ class Budget:
 
 @dataclass(frozen=True)
 class Iterate(State):
-    """A model during training, and its values on the samples trained on."""
+    """A model during training, and its values on the samples trained on.
+
+    `iterate_at` makes one from a point of an objective.
+
+    Args:
+        theta: parameters of the features, shape (n_theta,).
+        W: the head, shape (n_targets, n_features), its bias as last column.
+        value: the objective Phi.
+        misfit: the mean loss.
+        accuracy: share of samples classified correctly; None if the loss does not classify.
+        provisional: whether the head is still to be eliminated over all samples.
+
+    >>> import torch, gnvpro
+    >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
+    >>> problem = gnvpro.Problem(model, X, X[:, :1], loss="least_squares")
+    >>> iterate = iterate_at(problem.reduced.at(problem.theta()))
+    >>> iterate.theta.shape, iterate.W.shape, iterate.accuracy
+    (torch.Size([12]), torch.Size([1, 5]), None)
+    """
 
     theta: Tensor
-    W: Tensor  # the head, its bias as last column
-    value: float  # Phi
-    misfit: float  # the mean loss
-    accuracy: float | None  # share of samples classified correctly; None if the loss does not classify
-    provisional: bool = False  # whether the head is still to be eliminated over all samples
+    W: Tensor
+    value: float
+    misfit: float
+    accuracy: float | None
+    provisional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +155,14 @@ class MethodState(State):
         next_passes: passes over the samples that the next step needs at least.
         bound: the first radius or damping for a following batch, if the method has one.
         settles: whether a standstill of the objective ends the run; False if better steps are still to come.
+
+    >>> import torch
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Length(MethodState):
+    ...     length: float
+    >>> iterate = Iterate(torch.zeros(3), torch.zeros(1, 2), value=0.5, misfit=0.5, accuracy=None)
+    >>> Length(iterate=iterate, length=0.1).next_passes
+    2.0
     """
 
     iterate: Iterate
@@ -178,6 +234,24 @@ class Method(ABC):
         seed: seed of all random choices, that is, the order of batches.
 
     A subclass with a `__post_init__` calls `super().__post_init__()` in it, which checks these settings.
+
+    >>> import torch, gnvpro
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Descent(Method):  # gradient steps of one length on the reduced objective
+    ...     length: float = 0.1
+    ...     def begin(self, problem, start, budget, cache):
+    ...         point = problem.reduced.at(start.theta)
+    ...         return MethodState(iterate=iterate_at(point), gradient_norm=float(point.gradient().norm()))
+    ...     def step(self, problem, state, budget, cache):
+    ...         theta = state.iterate.theta
+    ...         gradient = problem.reduced.at(theta).gradient()
+    ...         start = Start(theta - self.length * gradient)
+    ...         return self.begin(problem, start, budget, cache), StepReport(True)
+    >>> x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
+    >>> model = gnvpro.networks.MLP(1, [4], n_outputs=1, dtype=torch.float64)
+    >>> result = gnvpro.train(model, x, x**2, loss="least_squares", method=Descent(), work=20)
+    >>> result.history[-1].loss < result.history[0].loss
+    True
     """
 
     head: str | None = None
@@ -246,7 +320,17 @@ class BatchedMethod(Method):
 
 
 class Solver(Protocol):
-    """Makes the steps of GNvpro; a frozen dataclass, whose repr a checkpoint compares."""
+    """Makes the steps of GNvpro; a frozen dataclass, whose repr a checkpoint compares.
+
+    The solvers of `gnvpro.solvers` have this form. Subclass `gnvpro.extend.ModelSolver` for one with a model around each point.
+
+    >>> import torch, gnvpro
+    >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
+    >>> problem = gnvpro.Problem(model, X, X[:, :1], loss="least_squares")
+    >>> solver = gnvpro.solvers.Dense()
+    >>> solver.name, solver.why_not(problem)
+    ('dense', None)
+    """
 
     @property
     def name(self) -> str:

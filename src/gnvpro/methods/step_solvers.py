@@ -93,7 +93,19 @@ class TrustRegionSolver(ABC):
 
 
 class ModelSolver(TrustRegionSolver):
-    """Base of solvers with one local model per accepted point: subclass it for another solver."""
+    """Base of solvers with one local model per accepted point: subclass it for another solver.
+
+    >>> import torch, gnvpro
+    >>> @dataclass(frozen=True)
+    ... class SmallSpaces(ModelSolver):  # the Krylov space of five products
+    ...     def model(self, point, passes_left):
+    ...         from gnvpro.minimize.krylov import krylov_model
+    ...         return krylov_model(point, 5, 1e-2)
+    >>> x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
+    >>> model = gnvpro.networks.MLP(1, [4], n_outputs=1, dtype=torch.float64)
+    >>> gnvpro.train(model, x, x**2, loss="least_squares", solver=SmallSpaces(), work=40).history[-1].solver
+    'own'
+    """
 
     name = "own"
 

@@ -26,7 +26,20 @@ AT_BOUNDARY = 0.8  # fraction of the radius from which a step counts as limited 
 
 @dataclass(frozen=True)
 class Step:
-    """A step, its length, its predicted reduction and the damping behind it."""
+    """A step, its length, its predicted reduction and the damping behind it.
+
+    A `LocalModel` returns it.
+
+    Args:
+        d_x: the step, of the shape of the point.
+        norm: its length, in the norm that the radius bounds.
+        predicted_reduction: decrease of the model along the step, positive.
+        damping: the damping behind the step; NaN if there is none.
+
+    >>> import torch
+    >>> Step(torch.tensor([-0.6, 0.8]), norm=1.0, predicted_reduction=0.5, damping=0.0).norm
+    1.0
+    """
 
     d_x: Tensor
     norm: float
@@ -35,7 +48,24 @@ class Step:
 
 
 class LocalModel(Protocol):
-    """A model of the objective around a point."""
+    """A model of the objective around a point.
+
+    >>> import math, torch
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Sphere:  # gradient . s + |s|^2 / 2
+    ...     gradient: Tensor
+    ...     rank: int = 1
+    ...     first_radius: float = math.inf
+    ...     def solve_within(self, radius):
+    ...         slope = float(self.gradient.norm())
+    ...         length = min(slope, radius)
+    ...         gain = length * slope - length**2 / 2
+    ...         return Step(-length / slope * self.gradient, length, gain, damping=0.0)
+    >>> model: LocalModel = Sphere(torch.tensor([3.0, 4.0]))
+    >>> model.solve_within(1.0).predicted_reduction
+    4.5
+    """
 
     @property
     def gradient(self) -> Tensor:

@@ -63,15 +63,31 @@ class Objective(Protocol[PointT]):
 
 @dataclass(frozen=True)
 class StepReport:
-    """Result of one trial."""
+    """Result of one trial.
+
+    `Method.step` returns it; the history records it.
+
+    Args:
+        accepted: whether the trial became the new model.
+        ratio: actual over predicted reduction.
+        radius: radius that bounded the trial.
+        damping: damping of the trial.
+        rank: dimension of the space the step was taken from.
+        solver: name of the solver that made the step.
+        learning_rate: learning rate, for methods on random batches.
+        note: a remark for the history.
+
+    >>> StepReport(True, ratio=0.9, solver="descent").radius is None
+    True
+    """
 
     accepted: bool
-    ratio: float | None = None  # actual over predicted reduction
-    radius: float | None = None  # that bounded the trial
+    ratio: float | None = None
+    radius: float | None = None
     damping: float | None = None
-    rank: int | None = None  # dimension of the space the step was taken from
-    solver: str | None = None  # that made the step
-    learning_rate: float | None = None  # of methods on random batches
+    rank: int | None = None
+    solver: str | None = None
+    learning_rate: float | None = None
     note: str | None = None
 
 

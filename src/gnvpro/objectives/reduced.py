@@ -83,7 +83,19 @@ class EvaluatedPoint(ABC):
 
 @dataclass(eq=False)
 class ReducedPoint(EvaluatedPoint):
-    """The reduced objective at one theta, with the optimal head."""
+    """The reduced objective at one theta, with the optimal head.
+
+    `problem.reduced.at(theta)` returns one.
+
+    >>> import torch, gnvpro
+    >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
+    >>> problem = gnvpro.Problem(model, X, X[:, :1], loss="least_squares")
+    >>> point = problem.reduced.at(problem.theta())
+    >>> point.W.shape, point.outputs.shape, point.gradient().shape
+    (torch.Size([1, 5]), torch.Size([9, 1]), torch.Size([12]))
+    >>> float(point.gradient() @ point.curvature().mv(point.gradient())) >= 0
+    True
+    """
 
     start: WarmStart | None  # start of the elimination
     fit: HeadFit | None  # None if the features are too large to be eliminated, or the head to be stored

@@ -39,6 +39,20 @@ class Loss(ABC):
     """A convex loss of (rows, n_targets) outputs; every method works on all rows at once.
 
     Subclasses write `value`, `gradient` and `hessian`, and override the other members if they have more to offer.
+
+    The methods take `outputs` and `targets` of shape (rows, n_targets), the targets as `prepare` returns them.
+
+    >>> class PseudoHuber(Loss):
+    ...     def value(self, outputs, targets):
+    ...         return (torch.sqrt(1 + (outputs - targets) ** 2) - 1).sum(1)
+    ...     def gradient(self, outputs, targets):
+    ...         residual = outputs - targets
+    ...         return residual / torch.sqrt(1 + residual**2)
+    ...     def hessian(self, outputs, targets):
+    ...         curvature = (1 + (outputs - targets) ** 2) ** -1.5
+    ...         return lambda d_outputs: curvature * d_outputs
+    >>> PseudoHuber().value(torch.tensor([[3.0]]), torch.tensor([[3.0]]))
+    tensor([0.])
     """
 
     is_least_squares: bool = False  # True: the Hessian of a row is the identity, and formulas never form it
