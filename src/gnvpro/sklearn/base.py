@@ -297,7 +297,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         if in_batches:
             columns = half_way(columns)
             return self._train_like(first, loss, samples.scaled(columns), n_outputs, seed), which, columns
-        self._stage = f"again{' on all rows' if many else ''}, columns scaled by how much they matter"
+        self._stage = f"again{' on all rows' if many else ''}, columns scaled by importance"
         again = self._train_in_units(loss, samples.scaled(columns), n_outputs, seed)
         return (again, which, columns) if many or again.log_evidence > first.log_evidence else (first, which, ones)
 
@@ -405,7 +405,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
                 return f"error {math.sqrt(2 * record.misfit):.3g}"
             return f"log loss {record.misfit:.3g}"
 
-        return "progress" if self.verbose > 1 else StageProgress(self._stages + self._stage, describe)
+        return StageProgress(self._stages + self._stage, describe, every_step=self.verbose > 1)
 
     def _training(self, loss: str, part: RowSet, model: nn.Module, seed: int) -> dict[str, Any]:
         """Return loss, method, work and penalties as arguments of `train`."""

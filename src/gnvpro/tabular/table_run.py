@@ -60,7 +60,7 @@ def train_table(order: TableOrder, table: ReadTable, tell: Tell = print) -> tupl
     columns = table.columns
     n = len(columns.inputs)
     tell(f"training on {len(parts.X)} rows of {n} column{'s' * (n > 1)}; {len(parts.X_test)} rows are held out")
-    if not order.classify and not order.verbose:
+    if not order.classify:
         tell("errors of stages are root mean squares, in standard deviations of the target")
     for note in notes:
         tell(note)

@@ -34,6 +34,12 @@ class Listener(Protocol):
 
     >>> isinstance(Progress(), Listener)
     True
+
+    Args of its methods:
+        history: the records made before, if the run is resumed.
+        budget: limit of work units; infinite if there is none.
+        record: the new `Record`.
+        status: why the run ended; RUNNING if it was interrupted.
     """
 
     def begin(self, history: History, budget: float) -> None:
@@ -48,6 +54,9 @@ class Listener(Protocol):
 
 class CSVFile:
     """A CSV file, one line per record, flushed at once; a missing value is an empty cell.
+
+    Args:
+        path: the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,6 +97,9 @@ class CSVFile:
 class JSONLines:
     """A file with one JSON object per line and record, flushed at once.
 
+    Args:
+        path: the file.
+
     >>> import tempfile
     >>> start = Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -118,6 +130,12 @@ class JSONLines:
 
 class TensorBoard:
     """Every number of a record as a scalar against the iteration, for the TensorBoard viewer.
+
+    Args:
+        directory: where the event file is written.
+
+    Raises:
+        ImportError: tensorboard is not installed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -153,6 +171,9 @@ class Progress:
 
     `train(..., listeners=["progress"])` is shorthand for it. Pass a stream to print lines to it.
 
+    Args:
+        stream: where lines are printed. Default: a bar on the terminal, else lines on standard error.
+
     >>> import sys
     >>> progress = Progress(sys.stdout)
     >>> progress.begin(History(), budget=10)
@@ -180,6 +201,9 @@ class Progress:
 
 class EachRecord:
     """Calls a function with every record.
+
+    Args:
+        function: called with every `Record`.
 
     >>> EachRecord(print).record("a record")
     a record
@@ -231,6 +255,11 @@ class LateProgress:
 class StageProgress:
     """One stage of several: a bar that vanishes, and one line at its end. Without a terminal there is only the line.
 
+    Args:
+        name: the stage, and why there is one.
+        describe: returns the error of a record in words.
+        every_step: whether to print a line for every record, too.
+
     >>> import contextlib, io
     >>> with contextlib.redirect_stderr(io.StringIO()) as said:
     ...     stage = StageProgress("first network", lambda record: f"error {record.loss:g}")
@@ -241,19 +270,24 @@ class StageProgress:
     first network: error 0.5 after 0 iterations, 0.1 s
     """
 
-    def __init__(self, name: str, describe: Callable[[Record], str]) -> None:
-        self.name, self._describe = name, describe
+    def __init__(self, name: str, describe: Callable[[Record], str], every_step: bool = False) -> None:
+        self.name, self._describe, self._every_step = name, describe, every_step
         self._last: Record | None = None
 
     def begin(self, history: History, budget: float) -> None:
         """Show the bar."""
-        self._display = Display(self.name, "iterations", seconds_between=math.inf, vanishes=True)
+        short = self.name.split(",")[0]  # leaves room for the bar
+        self._display = Display(short, "iterations", seconds_between=math.inf, vanishes=True)
         self._display.start(None)
+        if self._every_step:
+            self._display.note(self.name)
 
     def record(self, record: Record) -> None:
         """Move the bar."""
         self._last = record
         self._display.update(record.iteration, self._describe(record))
+        if self._every_step:
+            self._display.note(line(record))
 
     def end(self, status: Status) -> None:
         """Replace the bar by a line."""
