@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 from pathlib import Path
@@ -215,16 +218,52 @@ def test_every_reference_to_a_python_name_has_an_entry_in_the_api() -> None:
     assert lost == []
 
 
-def is_there(name: str) -> bool:
-    """Return whether a dotted name can be imported."""
+def described() -> dict[str, object]:
+    """Functions and classes that the reference describes, by their dotted names; not the modules inside."""
+    found: dict[str, object] = {}
+    for page in sorted({*(DOCS / "api").glob("*.md")} - {DOCS / "api" / "inside.md"}):
+        for name, members in re.findall(
+            r"^::: (\S+)(?:\n +options: \{.*?(?<!_)members: \[(.*?)\])?", page.read_text(), re.M
+        ):
+            module, rest = imported(name)
+            value = functools.reduce(getattr, rest, module)
+            if members:
+                found |= {f"{name}.{member}": getattr(value, member) for member in members.split(", ")}
+            else:
+                found[name] = value
+    return {name: value for name, value in found.items() if inspect.isclass(value) or inspect.isfunction(value)}
+
+
+def test_every_entry_of_the_reference_has_an_example_and_describes_its_arguments() -> None:
+    entries, lacking = described(), []
+    assert len(entries) > 80
+    for name, value in entries.items():
+        text = vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__
+        if ">>> " not in text:
+            lacking.append(f"{name}: an example")
+        takes = [] if inspect.isclass(value) and issubclass(value, enum.Enum) else inspect.signature(value).parameters
+        named = {key for key in takes if not key.startswith("_")} - {"args", "kwargs"}
+        if named and not re.search(r"^ *(Args|Attributes)", text, re.M):
+            lacking.append(f"{name}: Args")
+        if inspect.isfunction(value) and value.__annotations__.get("return") != "None" and "eturn" not in text:
+            lacking.append(f"{name}: Returns")
+    assert lacking == []
+
+
+def imported(name: str) -> tuple[ModuleType, list[str]]:
+    """Return the module of a dotted name, and the names inside that module."""
     module, rest = name, []
     while True:
         try:
-            found = importlib.import_module(module)
-            break
+            return importlib.import_module(module), rest
         except ModuleNotFoundError:
             module, _, last = module.rpartition(".")
             rest.insert(0, last)
+
+
+def is_there(name: str) -> bool:
+    """Return whether a dotted name can be imported."""
+    found, rest = imported(name)
     for attribute in rest:
         if not hasattr(found, attribute) and attribute not in getattr(found, "__annotations__", {}):
             return False

@@ -41,7 +41,26 @@ class Starts:
 
 @dataclass(frozen=True, repr=False)
 class Fit:
-    """Fitted curves."""
+    """Fitted curves.
+
+    `curves.fit` returns it. Its numbers are NumPy arrays and floats.
+
+    Attributes:
+        rss: weighted sum of squared residuals.
+        dof: degrees of freedom, values minus unknowns.
+        starts: number of starts, and how many of them ended in the best minimum.
+        noise_known: True if the noise was given, False if it was estimated.
+
+    >>> import torch
+    >>> from gnvpro import curves
+    >>> x = torch.linspace(0, 4, 60, dtype=torch.float64)
+    >>> y = 2 * torch.exp(-0.5 * x) + 1
+    >>> found = curves.fit(lambda x, k: [torch.exp(-k * x), 1.0], x, y, start={"k": 1.0})
+    >>> round(found.parameters["k"], 6), found.coefficients.round(6).tolist(), found.dof
+    (0.5, [2.0, 1.0], 57)
+    >>> found.names, found.covariance.shape
+    (('k', 'c0', 'c1'), (3, 3))
+    """
 
     _objective: CurveObjective
     _found: SearchEnd
@@ -49,7 +68,7 @@ class Fit:
     _data: Data
     _W: Array
     rss: float
-    dof: int  # degrees of freedom: values minus unknowns
+    dof: int
     starts: Starts
     noise_known: bool
 

@@ -23,6 +23,11 @@ Samples = tuple[Tensor, Tensor]
 class Split:
     """Three disjoint sets of (inputs, targets).
 
+    Args:
+        train: inputs and targets of the training set.
+        validation: inputs and targets of the validation set.
+        test: inputs and targets of the test set.
+
     >>> from gnvpro.data import ellipse
     >>> inputs, targets = ellipse.load().train
     >>> inputs.shape, targets.shape
@@ -66,6 +71,9 @@ def split(inputs: Tensor, targets: Tensor, shares: tuple[int, int, int], seed: i
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the data directory: the argument, else GNVPRO_DATA, else the user's cache; it need not exist yet.
+
+    Args:
+        data_dir: the directory. Default: the environment variable, else the cache.
 
     >>> data_directory("sets").name
     'sets'

@@ -41,9 +41,25 @@ def load(
 ) -> Split:
     """Load the set shipped with the package ("shipped"), the authors' own ("authors"), or a "simulated" one.
 
-    `seed` shuffles before the split. The authors' file is cdr/CDR_Data.mat in the data directory. `samples`, `mesh`,
-    `draw_seed`, `workers` and `progress` are for source "simulated", which is made once and kept in the data
-    directory.
+    A simulated set is made once and kept in the data directory.
+
+    Args:
+        source: "shipped", "authors" (cdr/CDR_Data.mat in the data directory) or "simulated", the only one that uses the
+            arguments behind `data_dir`.
+        seed: seed of the order before the split.
+        data_dir: the data directory (see `gnvpro.data`).
+        samples: number of samples of a simulated set.
+        mesh: number of cells along an edge.
+        draw_seed: seed of the simulated inputs.
+        workers: processes that simulate. Default: one per core.
+        progress: whether to show the progress of a simulation.
+
+    Returns:
+        The sets, with inputs (samples, 55) and targets (samples, 72).
+
+    Raises:
+        ValueError: `source` is unknown, or an argument needs another source.
+        FileNotFoundError: the authors' file is not in the data directory.
 
     >>> inputs, targets = load().train
     >>> inputs.shape, targets.shape

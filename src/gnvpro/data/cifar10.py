@@ -38,6 +38,17 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Split:
     """Standardised images (n, 3, 32, 32) and labels; the seed draws the validation images.
 
+    Args:
+        seed: seed of the validation images.
+        data_dir: the data directory (see `gnvpro.data`).
+        download: whether to download the files if they are missing.
+
+    Returns:
+        The sets, with inputs (samples, 3, 32, 32) and labels 0 to 9 (samples,).
+
+    Raises:
+        FileNotFoundError: the files are missing, and `download` is False.
+
     >>> load(data_dir="no-such-folder", download=False)  # the message names the files and their folder
     Traceback (most recent call last):
         ...

@@ -35,7 +35,22 @@ def load(
     workers: int | None = None,
     progress: bool = True,
 ) -> Split:
-    """The set on mesh x mesh x mesh/2 cells, mean removed; `draw_seed` draws the inputs, `seed` shuffles and splits.
+    """The set on mesh x mesh x mesh/2 cells, mean removed; made once and kept in the data directory.
+
+    Args:
+        samples: number of samples in all three sets.
+        mesh: number of cells along an edge of the ground.
+        seed: seed of the order before the split.
+        data_dir: the data directory (see `gnvpro.data`).
+        draw_seed: seed of the simulated inputs.
+        workers: processes that simulate. Default: one per core.
+        progress: whether to show the progress of a simulation.
+
+    Returns:
+        The sets, with inputs (samples, 3) and targets (samples, 882).
+
+    Raises:
+        ValueError: there are too few samples to fill all three sets.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

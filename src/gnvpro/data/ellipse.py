@@ -20,6 +20,16 @@ CLASSES = ("inside", "outside")
 def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
     """Three sets drawn one after the other by the seed.
 
+    Args:
+        sizes: samples of the training, validation and test set, at least 2 each.
+        seed: seed of the points.
+
+    Returns:
+        The sets, with inputs (samples, 2) and labels 0 and 1 (samples,).
+
+    Raises:
+        ValueError: a set has fewer than 2 samples.
+
     >>> [len(labels) for _, labels in (load().train, load().validation, load().test)]
     [5000, 1000, 8000]
     """

@@ -63,6 +63,16 @@ class Scene:
 def load(*, seed: int = 0, data_dir: str | os.PathLike[str] | None = None) -> Split:
     """Standardised spectra and labels 0 to 15, shuffled and split by the seed.
 
+    Args:
+        seed: seed of the split and of the order.
+        data_dir: the data directory (see `gnvpro.data`).
+
+    Returns:
+        The sets, with inputs (samples, channels) and labels (samples,).
+
+    Raises:
+        FileNotFoundError: the scene is not in the data directory.
+
     Of a class with n pixels, min(n - 10, 312) are for training and test (a fifth), the others for validation:
 
     >>> [len(rows) for rows in split_rows(np.repeat([0, 1], [30, 500]), seed=0)]

@@ -21,6 +21,16 @@ LOWEST, HIGHEST = -6.5511333, 8.1062136  # values of f on the square
 def load(sizes: tuple[int, int, int] = SIZES, *, seed: int = 0) -> Split:
     """Three sets drawn one after the other by the seed.
 
+    Args:
+        sizes: samples of the training, validation and test set, multiples of 5.
+        seed: seed of the points.
+
+    Returns:
+        The sets, with inputs (samples, 2) and labels 0 to 4 (samples,).
+
+    Raises:
+        ValueError: a size is not a positive multiple of 5.
+
     >>> load((10, 5, 5)).train[1].bincount()  # equally many of each class
     tensor([2, 2, 2, 2, 2])
     """

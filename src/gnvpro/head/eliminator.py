@@ -32,7 +32,7 @@ class WarmStart(State):
     """Start of an elimination: a head and, for Newton's method, a Cholesky factor of a nearby Hessian.
 
     Args:
-        W: the head, shape (n_targets, n_features), its bias as last column.
+        W: the head, shape (n_targets, n_features), its bias counted as the last feature.
         factor: Cholesky factor of the Hessian in vec(W), square with n_targets n_features rows. Default: none.
 
     >>> WarmStart(torch.zeros(1, 3)).factor is None
@@ -50,7 +50,7 @@ class HeadFit:
     `Eliminator.fit` returns it.
 
     Args:
-        W: the head, shape (n_targets, n_features), its bias as last column.
+        W: the head, shape (n_targets, n_features), its bias counted as the last feature.
         outputs: Z W', shape (samples, n_targets).
         status: why the elimination ended.
         iterations: number of its steps.

@@ -44,7 +44,7 @@ class Start(State):
 
     Args:
         theta: parameters of the features, shape (n_theta,).
-        W: head of an earlier batch or level, shape (n_targets, n_features), its bias as last column. Default: none.
+        W: head of an earlier batch or level, shape (n_targets, n_features), its bias counted as the last feature.
         bound: radius or damping of an earlier batch, if the method has one.
         follows_batch: whether the start follows another batch of the same level.
         seed: seed of all random choices.
@@ -123,7 +123,7 @@ class Iterate(State):
 
     Args:
         theta: parameters of the features, shape (n_theta,).
-        W: the head, shape (n_targets, n_features), its bias as last column.
+        W: the head, shape (n_targets, n_features), its bias counted as the last feature.
         value: the objective Phi.
         misfit: the mean loss.
         accuracy: share of samples classified correctly; None if the loss does not classify.

@@ -16,6 +16,12 @@ from gnvpro.networks.stack import Stack
 class ConvNet(Stack):
     """Convolutional classifier of 32 x 32 RGB images, ending in a linear head.
 
+    Args:
+        n_classes: number of classes; outputs have the shape (samples, n_classes).
+        channels: channels of the two convolutions.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+
     >>> ConvNet()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """

@@ -13,6 +13,14 @@ from gnvpro.networks.stack import Stack
 class MLP(Stack):
     """Linear + activation layers of the given widths; with `n_outputs`, a linear head at the end.
 
+    Args:
+        n_inputs: count of numbers per sample; inputs have the shape (samples, n_inputs).
+        widths: width of each hidden layer.
+        activation: makes the activation behind each hidden layer.
+        n_outputs: outputs of the linear head. Default: no head; outputs are features (samples, widths[-1]).
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+
     >>> MLP(2, [4, 4], n_outputs=1)(torch.zeros(5, 2)).shape
     torch.Size([5, 1])
     """

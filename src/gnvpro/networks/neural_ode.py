@@ -26,6 +26,15 @@ from gnvpro.networks.flow import Flow, Steps, TangentFlow
 class NeuralODE(Flow):
     """Feature extractor: the state at `final_time` of an antisymmetric neural ODE.
 
+    Args:
+        n_inputs: count of numbers per sample; inputs have the shape (samples, n_inputs).
+        width: width of the state; outputs have the shape (samples, width).
+        depth: number of time steps.
+        final_time: length of the time interval.
+        gamma: damping; the real part of the eigenvalues of A(t) is -gamma.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+
     >>> net = nn.Sequential(NeuralODE(55, 8, depth=2), nn.Linear(8, 72))
     >>> net(torch.zeros(4, 55)).shape
     torch.Size([4, 72])

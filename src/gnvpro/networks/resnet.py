@@ -15,6 +15,14 @@ from gnvpro.networks.flow import Flow, Steps, TangentFlow
 class ResNet(Flow):
     """Residual feature extractor with tanh layers of one width.
 
+    Args:
+        n_inputs: count of numbers per sample; inputs have the shape (samples, n_inputs).
+        width: width of the state; outputs have the shape (samples, width).
+        depth: number of time steps.
+        final_time: length of the time interval.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+
     >>> ResNet(2, width=4, depth=8, final_time=5.0)(torch.zeros(3, 2)).shape
     torch.Size([3, 4])
     """

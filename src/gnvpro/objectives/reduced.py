@@ -87,6 +87,15 @@ class ReducedPoint(EvaluatedPoint):
 
     `problem.reduced.at(theta)` returns one.
 
+    Args:
+        problem: the problem.
+        x: theta, shape (n_theta,).
+        linearization: the forward pass, for derivatives.
+        Z: the features, shape (samples, n_features), a column of ones for the bias.
+        start: start of the elimination.
+        fit: the elimination; None if the features are too large to be eliminated, or the head to be stored.
+        few: the misfit behind `fit`, of the problem or of its targets rotated to fewer.
+
     >>> import torch, gnvpro
     >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
     >>> problem = gnvpro.Problem(model, X, X[:, :1], loss="least_squares")
@@ -97,9 +106,9 @@ class ReducedPoint(EvaluatedPoint):
     True
     """
 
-    start: WarmStart | None  # start of the elimination
-    fit: HeadFit | None  # None if the features are too large to be eliminated, or the head to be stored
-    few: Misfit  # the misfit behind `fit`: the problem's misfit, or its targets rotated to fewer
+    start: WarmStart | None
+    fit: HeadFit | None
+    few: Misfit
 
     @property
     def theta(self) -> Tensor:

@@ -24,6 +24,9 @@ MAX_KNOWN = 8  # sets of points whose jets are cached
 class Functions(nn.Module):
     """Fixed functions of x as features: x (n, dimension) -> (n, how many).
 
+    Args:
+        function: maps points (n, dimension) to values (n, how many), with operations that torch differentiates.
+
     >>> Functions(lambda x: x[:, :1] ** 2)(torch.tensor([[3.0, 0.0]]))
     tensor([[9.]])
     """
@@ -39,6 +42,9 @@ class Functions(nn.Module):
 
 class Beside(nn.Module):
     """The features of several modules, one after the other.
+
+    Args:
+        parts: modules that map points (n, dimension) to features (n, how many).
 
     >>> Beside(nn.Linear(2, 3), Functions(lambda x: x))(torch.zeros(4, 2)).shape
     torch.Size([4, 5])

@@ -16,6 +16,9 @@ from gnvpro.pde.jets import Laplacian
 class Vector(Sequence[Expression]):
     """Expressions, one for each axis.
 
+    Args:
+        parts: one expression for each axis.
+
     >>> import torch, gnvpro
     >>> from gnvpro import pde
     >>> u = pde.Field(gnvpro.networks.MLP(2, [8], dtype=torch.float64))

@@ -117,7 +117,19 @@ class Algebra(ABC):
 
 
 class Expression(Algebra):
-    """A tree."""
+    """A tree.
+
+    Fields, constants, derivatives and functions of x combine to expressions by +, -, *, / and **; an `Equation` takes one.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> u = pde.Field(gnvpro.networks.MLP(1, [4], dtype=torch.float64))
+    >>> burgers = u * pde.d(u, 0) - 0.1 * pde.d(u, 0, 0)
+    >>> isinstance(burgers, Expression), burgers.degree
+    (True, 2)
+    >>> burgers(torch.zeros(5, 1, dtype=torch.float64)).shape
+    torch.Size([5, 1])
+    """
 
     children: tuple[Expression, ...] = ()
 

@@ -30,7 +30,17 @@ Draw = Callable[[int, int], Tensor]  # (count, seed) -> points
 
 @dataclass(frozen=True)
 class PointSet:
-    """Points (n, dimension), and a way to draw others from the same place."""
+    """Points (n, dimension), and a way to draw others from the same place.
+
+    Args:
+        points: shape (n, dimension).
+        draw: function of (count, seed) that returns other points from the same place. Default: none.
+        seed: seed that `points` were drawn with.
+
+    >>> inside = Box([0, 0], [1, 1]).inside(50)
+    >>> len(inside), inside.points.shape, inside.fresh(7, seed=1).shape
+    (50, torch.Size([50, 2]), torch.Size([7, 2]))
+    """
 
     points: Tensor
     draw: Draw | None = None
@@ -53,7 +63,21 @@ class PointSet:
 
 
 def drawn(draw: Draw, count: int, seed: int) -> PointSet:
-    """Make a set from a function of (count, seed)."""
+    """Make a set from a function of (count, seed).
+
+    Args:
+        draw: function of (count, seed) that returns points (count, dimension).
+        count: number of points.
+        seed: seed of the points.
+
+    Returns:
+        The set, from which `fresh` draws others.
+
+    >>> circle = Ball([0.0, 0.0], 1.0)
+    >>> upper = drawn(lambda count, seed: circle.boundary(count, seed=seed).points.abs(), 20, seed=0)
+    >>> bool((upper.points >= 0).all())
+    True
+    """
     check_count("the number of points", count, 1)
     check_count("the seed of points", seed, 0)
     return PointSet(draw(count, seed), draw, seed)
@@ -72,6 +96,13 @@ def unit(count: int, dimension: int, seed: int, how: str = "sobol") -> Tensor:
 
 class Box:
     """low <= x <= high, coordinate by coordinate.
+
+    Args:
+        low: smallest value of each coordinate.
+        high: largest value of each coordinate.
+
+    Raises:
+        ValueError: low is not below high, or a side is infinite.
 
     >>> len(Box([0, 0], [1, 2]).boundary(30))
     30
@@ -157,6 +188,13 @@ class Box:
 class Ball:
     """|x - centre| <= radius: a disc, a ball, in any dimension.
 
+    Args:
+        centre: coordinates of the centre.
+        radius: the radius, positive.
+
+    Raises:
+        ValueError: the radius is not positive.
+
     >>> float((Ball([1.0, 0.0], 2.0).boundary(4).points - torch.tensor([1.0, 0.0])).norm(dim=1).max())
     2.0
     """
@@ -198,12 +236,36 @@ class Ball:
 
 
 def Cloud(points: Any) -> PointSet:
-    """Return a set of given points; their residuals are checked by leaving each of them out."""
+    """Return a set of given points; their residuals are checked by leaving each of them out.
+
+    Args:
+        points: a tensor or an array of shape (n, dimension).
+
+    >>> Cloud([[0.0, 1.0], [0.5, 1.0]]).points.shape
+    torch.Size([2, 2])
+    """
     return PointSet(as_points(points, "a cloud"))
 
 
 def within(box: Box, belongs: Callable[[Tensor], Tensor], count: int, seed: int = 0) -> PointSet:
-    """Draw points of a box for which a function is true: any domain with a membership test."""
+    """Draw points of a box for which a function is true: any domain with a membership test.
+
+    Args:
+        box: a box around the domain.
+        belongs: function of points (n, dimension) that returns n truth values.
+        count: number of points.
+        seed: seed of the points.
+
+    Returns:
+        The set.
+
+    Raises:
+        ValueError: the domain fills too little of the box.
+
+    >>> disc = within(Box([-1, -1], [1, 1]), lambda x: x.norm(dim=1) <= 1, 40)
+    >>> len(disc), bool(disc.points.norm(dim=1).max() <= 1)
+    (40, True)
+    """
 
     def draw(n: int, seed: int) -> Tensor:
         size = n

@@ -33,6 +33,18 @@ class Residual(float):
     """The root mean square of one equation's residual away from its points; a float.
 
     `on_points` is the same on the points of the equation; `how` describes the check.
+
+    `Solution.residuals` has one for each equation.
+
+    Args:
+        checked: the root mean square away from the points.
+        on_points: the same on the points of the equation.
+        name: name of the equation.
+        how: how it was checked, in words.
+        rows: number of points of the equation.
+
+    >>> Residual(0.002, 0.001, name="Poisson", how="on fresh points", rows=50)
+    Residual(Poisson: 0.002 on fresh points, 0.001 on its 50 points)
     """
 
     name: str

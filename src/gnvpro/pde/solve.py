@@ -57,14 +57,36 @@ class Solution(Result):
     `error` estimates the field's relative error (L2) by one more linear solve on points and features that the run
     did not have (`gnvpro.pde.verdict`); `solved` is true if it is at most the tolerance. `intervals` has a 95% interval of each
     unknown constant, from the scatter of the data (`gnvpro.pde.intervals`).
+
+    Args:
+        residuals: residual of each equation, on fresh points.
+        notes: remarks on the run, in sentences.
+        error: estimated relative error of the field (L2).
+        tolerance: the tolerance of `pde.solve`.
+        equations: the equations.
+        intervals: lower and upper end of each constant's 95% interval, by name.
+
+    `gnvpro.Result` describes the other fields.
+
+    >>> import torch, gnvpro
+    >>> from gnvpro import pde
+    >>> _ = torch.manual_seed(0)
+    >>> u = pde.Field(gnvpro.networks.MLP(1, [8], dtype=torch.float64))
+    >>> x = pde.points.Box([0.0], [1.0]).inside(40)
+    >>> start = torch.tensor([[0.0]], dtype=torch.float64)
+    >>> solution = pde.solve(u, [pde.Equation(pde.d(u, 0) + u, x, 0.0), pde.Equation(u, start, 1.0)], iterations=30)
+    >>> len(solution.residuals), solution.solved == (solution.error <= solution.tolerance)
+    (2, True)
+    >>> round(solution.field(torch.ones(1, 1, dtype=torch.float64)).item(), 4)  # 1 / e
+    0.3679
     """
 
-    residuals: list[Residual] = dataclasses.field(default_factory=list)  # of each equation, on fresh points
+    residuals: list[Residual] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     error: float = math.inf
     tolerance: float = 0.0
     equations: list[Equation] = dataclasses.field(default_factory=list)
-    intervals: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # 95%, of constants, by name
+    intervals: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     @property
     def field(self) -> Field:

@@ -21,38 +21,67 @@ class Record:
 
     The first record of a run is its start, before any trial: `accepted` is true, and fields of a trial are None.
 
+    Args:
+        iteration: number of the iteration, from zero.
+        loss: the objective Phi, misfit and penalties, on the batch trained on.
+        misfit: the mean loss.
+        gradient_norm: norm of the gradient of the objective.
+        radius: radius that bounded the trial.
+        ratio: actual over predicted reduction.
+        rank: dimension of the space the step was taken from.
+        accepted: whether the trial became the new model.
+        work: work units since the start of the run.
+        seconds: seconds since the start of the run.
+        inner_seconds: seconds of these that the elimination of the head took.
+        accuracy: share of samples classified correctly.
+        validation_loss: misfit on the validation set, without penalties.
+        validation_accuracy: share of the validation set classified correctly.
+        solver: name of the solver that made the step.
+        damping: damping of the trial, if the solver is dense.
+        level: level of a training from shallow to deep.
+        sweep: number of the sweep over the batches; None if the losses are of the whole training set.
+        batch: number of the batch in the sweep; None like `sweep`.
+        note: a remark.
+        theta_penalty: penalty of theta in this loss.
+        head_penalty: penalty of the head in this loss.
+        noise: estimated noise, if penalties are found from the data.
+        effective_parameters: effective number of parameters, if penalties are found from the data.
+        evidence: logarithm of the evidence, if penalties are found from the data.
+        learning_rate: learning rate of steps on random batches, relative to the size of the weights.
+        metrics: the user's metrics, on the validation set if given, else on all samples.
+
     >>> start = Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0)
     >>> start.loss, start.radius is None
     (0.5, True)
     """
 
     iteration: int
-    loss: float  # Phi: misfit and penalties, on the batch trained on
+    loss: float
     misfit: float
     gradient_norm: float | None
-    radius: float | None  # radius that bounded the trial
-    ratio: float | None  # actual over predicted reduction
-    rank: int | None  # dimension of the space the step was taken from
+    radius: float | None
+    ratio: float | None
+    rank: int | None
     accepted: bool
     work: float  # work units since the start of the run
     seconds: float
-    inner_seconds: float  # of these, spent on eliminating the head
+    inner_seconds: float
     accuracy: float | None = None
-    validation_loss: float | None = None  # misfit on the validation set, without penalties
+    validation_loss: float | None = None
     validation_accuracy: float | None = None
-    solver: str | None = None  # solver that made the step
-    damping: float | None = None  # of the trial, if the solver is dense
+    solver: str | None = None
+    damping: float | None = None
     level: int = 0
-    sweep: int | None = None  # sweep, and batch: part of the training set of the losses; None for all of it
+    sweep: int | None = None
     batch: int | None = None
     note: str | None = None
-    theta_penalty: float | None = None  # penalties of this loss
+    theta_penalty: float | None = None
     head_penalty: float | None = None
-    noise: float | None = None  # noise, and the next two: if penalties are found from the data, as last estimated
+    noise: float | None = None
     effective_parameters: float | None = None
-    evidence: float | None = None  # log evidence
-    learning_rate: float | None = None  # relative to the size of the weights, of the steps on random batches
-    metrics: dict[str, float] | None = None  # user's, on the validation set if given, else on all samples
+    evidence: float | None = None
+    learning_rate: float | None = None
+    metrics: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -61,6 +90,9 @@ class Record:
 
 class History(Sequence[Record]):
     """The records of a run, in order.
+
+    Args:
+        records: the first records. Default: none.
 
     >>> history = History()
     >>> history.append(Record(0, 0.5, 0.4, None, None, None, None, True, work=1.0, seconds=0.1, inner_seconds=0.0))

@@ -93,21 +93,45 @@ class MatrixColumns:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of `gnvpro.inspect`; it prints as a page of text."""
+    """Result of `gnvpro.inspect`; it prints as a page of text.
 
-    head: str  # name of the last layer, found by running the model
+    Args:
+        head: name of the last layer, found by running the model.
+        samples: number of samples.
+        n_inputs: count of numbers per sample.
+        n_features: number of features, without one for the bias.
+        n_targets: number of outputs.
+        n_theta: number of parameters before the head.
+        precision: precision of the passes, with the reason.
+        inputs: columns of the inputs; None unless samples are vectors.
+        features: columns of the features.
+        memory: memory limit in bytes.
+        memory_of_pass: bytes that the derivatives of one forward pass need.
+        solver: first solver of `auto`.
+        plan: rules and their choices, in sentences.
+        seconds_per_pass: measured seconds of a pass over the samples.
+        advice: findings with advice, one sentence each.
+
+    >>> import gnvpro
+    >>> X, model = torch.rand(9, 2).double(), gnvpro.networks.MLP(2, [4], n_outputs=1, dtype=torch.float64)
+    >>> found = gnvpro.inspect(model, X, X[:, :1], loss="least_squares")
+    >>> found.head, found.n_features, found.n_theta
+    ('2', 4, 12)
+    """
+
+    head: str
     samples: int
-    n_inputs: int  # count of numbers per sample
+    n_inputs: int
     n_features: int
     n_targets: int
-    n_theta: int  # parameters before the head
-    precision: str  # precision of the passes, with the reason
-    inputs: MatrixColumns | None  # None unless samples are vectors
+    n_theta: int
+    precision: str
+    inputs: MatrixColumns | None
     features: MatrixColumns
-    memory: float  # budget in bytes
-    memory_of_pass: float  # bytes that the derivatives of one forward pass need
-    solver: str  # first solver of `auto`
-    plan: tuple[str, ...]  # rules and their choices
+    memory: float
+    memory_of_pass: float
+    solver: str
+    plan: tuple[str, ...]
     seconds_per_pass: float
     advice: tuple[str, ...]
 

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 class Result:
     """A trained model with its history.
 
+    `gnvpro.train` returns it.
+
+    Args:
+        model: the trained model.
+        status: why the run ended.
+        history: one record per iteration.
+        chosen: penalties, noise and evidence, if a penalty was "auto".
+        setup: data, method and settings, in words.
+        problem: the final objective, as in `result.problem.reduced.at(theta)`.
+        plan: rules and their choices for this run, in sentences.
+
     >>> import torch, gnvpro
     >>> x = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
     >>> result = gnvpro.train(torch.nn.Linear(1, 1).double(), x, 2 * x, loss="least_squares", head_penalty=0.0)
@@ -35,10 +46,10 @@ class Result:
     model: nn.Module
     status: Status
     history: History
-    chosen: Chosen | None = None  # penalties, noise and evidence, if a penalty was "auto"
-    setup: Mapping[str, str] = field(default_factory=dict)  # data, method and settings, in words
-    problem: Problem | None = None  # the final objective: `result.problem.reduced.at(theta)`
-    plan: tuple[str, ...] = ()  # rules and their choices for this run, in sentences
+    chosen: Chosen | None = None
+    setup: Mapping[str, str] = field(default_factory=dict)
+    problem: Problem | None = None
+    plan: tuple[str, ...] = ()
 
     @property
     def work(self) -> float:
