@@ -77,7 +77,7 @@ def test_a_bar_is_a_listener_and_solve_has_it_too(
 def test_a_fit_says_one_line_per_stage_and_more_only_if_asked(verbose: int, capsys: pytest.CaptureFixture) -> None:
     random = np.random.default_rng(0)
     X = random.normal(size=(120, 4))
-    fitted = gnvpro.GNvproRegressor(random_state=0, verbose=verbose).fit(X, np.sin(2 * X[:, 0]))
+    fitted = gnvpro.GNvproRegressor(n_members=1, random_state=0, verbose=verbose).fit(X, np.sin(2 * X[:, 0]))
     said = capsys.readouterr().err.splitlines()
     if verbose == 0:
         assert not said
