@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.stats import qmc
 
-from gnvpro.surrogate import OutsideWarning, Surrogate, fit
+from gnvpro.surrogate import OutsideWarning, Surrogate, fit, kriging
+from gnvpro.surrogate.kernel import Kernel
 
 
 def f(X: np.ndarray) -> np.ndarray:
@@ -50,6 +51,27 @@ def test_derivatives_agree_with_finite_differences_of_the_prediction(fitted: Sur
     for e in range(2):
         assert np.allclose(gradient[:, e], difference(s.predict, at, e), atol=1e-6)
         assert np.allclose(hessian[:, e], difference(s.gradient, at, e), atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern52"])
+def test_pieces_that_fit_the_cache_give_the_results_of_one_piece(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = f(X) + 0.1 * np.random.default_rng(2).standard_normal(len(X))
+    s, sizes = fit(X, noisy, log=False, kernel=kernel, trend="constant"), []
+    own = Kernel.between
+
+    def between(self: Kernel, x: torch.Tensor, *rest) -> torch.Tensor:
+        sizes.append(len(x) * len(X) * 2)
+        return own(self, x, *rest)
+
+    monkeypatch.setattr(Kernel, "between", between)
+    at = np.tile(NEW, (50, 1))
+    pieces = [s.predict(at), s.gradient(at), *s.predict(at, return_std=True)]
+    limit = kriging.CACHED_ENTRIES
+    assert max(sizes) <= limit
+    monkeypatch.setattr(kriging, "CACHED_ENTRIES", 10**9)
+    for piece, whole in zip(pieces, [s.predict(at), s.gradient(at), *s.predict(at, return_std=True)], strict=True):
+        assert np.abs(piece - whole).max() < 1e-12 * np.abs(whole).max()
+    assert max(sizes) > limit
 
 
 def difference(function, at: np.ndarray, e: int) -> np.ndarray:

@@ -21,6 +21,10 @@ from gnvpro.surrogate.likelihood import Eliminated, KernelRows
 from gnvpro.surrogate.trend import Trend
 
 MAX_ENTRIES = 2_000_000  # of the kernel's matrix at a time
+CACHED_ENTRIES, FEW_POINTS = (
+    200_000,
+    16,
+)  # that stay in a processor's cache; points that share a call even if they do not
 INFLATIONS = (0.5, 10.0)  # least and largest factor of standard deviations
 
 
@@ -152,8 +156,8 @@ class KernelModel:
         return own + self.scale_of_below.square() * self.trend.below.model._jet_covariance(x, kinds)
 
     def _at_once(self, kinds: Sequence[Kind]) -> int:
-        blocks = max(len(kinds) * len(self.rows.kinds), self.rows.x.shape[1])
-        return max(1, MAX_ENTRIES // (blocks * len(self.rows.x)))
+        entries = max(len(kinds) * len(self.rows.kinds), self.rows.x.shape[1]) * len(self.rows.x)  # of one point
+        return max(1, CACHED_ENTRIES // entries, min(FEW_POINTS, MAX_ENTRIES // entries))
 
     def left_out(self) -> tuple[Tensor, Tensor]:
         """Predict each sample without it (values and slopes alike): means and standard deviations of new observations.
