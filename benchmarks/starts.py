@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -53,11 +54,11 @@ def methods(name: str) -> dict[str, object]:
     }
 
 
-def run(experiment: Experiment, loaded: ThreeSets, method: object, work: float, seed: int) -> Row:
+def run(experiment: Experiment, loaded: ThreeSets, method: Any, work: float, seed: int) -> Row:
     """Train the experiment's network and score it on the test set."""
     settings, (inputs, _) = experiment.recommended, loaded.split.train
     model = initial(experiment, inputs.shape[1], None, seed)
-    chosen = {} if method is None else {"method": method}
+    chosen: dict[str, Any] = {} if method is None else {"method": method}
     begin = time.process_time()
     result = gnvpro.train(
         model,
