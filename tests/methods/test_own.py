@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import sys
@@ -11,7 +12,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from test_readme import python_blocks
 from torch import Tensor, nn
 
 import gnvpro
@@ -25,21 +25,21 @@ REAL = torch.stack([torch.sin(3 * INPUTS[:, 0]), INPUTS.prod(1)], 1)
 LABELS = (INPUTS.prod(1) > 0).long()
 
 
-def documented() -> dict[str, Any]:
-    """The names of the page's section on solvers."""
-    page = (Path(__file__).parents[2] / "docs" / "extend.md").read_text()
-    section = page.split("## A solver\n")[1].split("\n## ")[0]
-    module = type(sys)("documented")  # dataclasses look for the module of a class
-    sys.modules["documented"] = module
-    torch.manual_seed(0)
-    vars(module).update(torch=torch, gnvpro=gnvpro, x=INPUTS[:, :1], y=REAL[:, :1])
-    for block in python_blocks(section):
-        exec(compile(block, "extend.md", "exec", dont_inherit=True), vars(module))
+def example() -> dict[str, Any]:
+    """The imports, classes and functions of the example of a solver."""
+    path = Path(__file__).parents[2] / "examples" / "own_solver.py"
+    tree = ast.parse(path.read_text())
+    tree.body = [
+        node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef)
+    ]
+    module = type(sys)("own_solver")  # dataclasses look for the module of a class
+    sys.modules["own_solver"] = module
+    exec(compile(tree, path.name, "exec", dont_inherit=True), vars(module))
     return vars(module)
 
 
-PAGE = documented()
-SteihaugCG, cg_path = PAGE["SteihaugCG"], PAGE["cg_path"]
+EXAMPLE = example()
+SteihaugCG, cg_path = EXAMPLE["SteihaugCG"], EXAMPLE["cg_path"]
 
 
 @dataclass(frozen=True, kw_only=True)
