@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gnvpro import extend, heads, losses, methods, networks, pde, solvers
+    from gnvpro import curves, extend, heads, losses, methods, networks, pde, solvers, surrogate
     from gnvpro.minimize.status import Status
     from gnvpro.objectives.problem import Problem
     from gnvpro.problem.penalties import Tikhonov, time_differences
@@ -40,6 +40,7 @@ __all__ = [
     "Result",
     "Status",
     "Tikhonov",
+    "curves",
     "extend",
     "heads",
     "inspect",
@@ -50,6 +51,7 @@ __all__ = [
     "networks",
     "pde",
     "solvers",
+    "surrogate",
     "time_differences",
     "train",
 ]

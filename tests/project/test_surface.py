@@ -11,8 +11,8 @@ import pytest
 
 import gnvpro
 
-TOP = """Checkpoint GNvproClassifier GNvproRegressor Metric Problem ReducedLoss Result Status Tikhonov extend heads inspect
-    listeners load losses methods networks pde solvers time_differences train"""
+TOP = """Checkpoint GNvproClassifier GNvproRegressor Metric Problem ReducedLoss Result Status Tikhonov curves extend heads
+    inspect listeners load losses methods networks pde solvers surrogate time_differences train"""
 BELOW = {
     "methods": "AdamVPro Batches GNvpro GaussNewton LBFGSvpro RotatedAdam TorchOptimizer",
     "solvers": "Auto Dense Hybrid Krylov",

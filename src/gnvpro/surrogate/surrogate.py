@@ -32,7 +32,17 @@ BEYOND = 0.01  # share of an input's range beyond the samples at which a point c
 
 
 class OutsideWarning(UserWarning):
-    """Points lie outside of the box of the samples."""
+    """Points lie outside of the box of the samples.
+
+    >>> import warnings
+    >>> from gnvpro import surrogate
+    >>> model = surrogate.fit([[0.0], [0.4], [0.7], [1.0]], [0.0, 0.8, 1.4, 2.0])
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     _ = model.predict([[3.0]])
+    >>> caught[0].category.__name__
+    'OutsideWarning'
+    """
 
 
 @dataclass(frozen=True)
@@ -479,5 +489,25 @@ def _check_level(level: object) -> None:
 
 
 def fit(X: Any, y: Any = None, gradients: Any = None, **settings: Any) -> Surrogate:
-    """Fit a surrogate to samples: `Surrogate(**settings).fit(X, y, gradients)`."""
+    """Fit a surrogate to samples: `Surrogate(**settings).fit(X, y, gradients)`.
+
+    Args:
+        X: inputs, (samples, inputs), or a list of pairs (X, y) from the cheapest simulator to the best one.
+        y: outputs, (samples,) or (samples, outputs). Left out if X is a list of pairs.
+        gradients: slopes of the outputs at the samples, (samples, inputs) or (samples, outputs, inputs). NaN where missing.
+        **settings: of [`Surrogate`][gnvpro.surrogate.Surrogate], such as `random_state`.
+
+    Returns:
+        The fitted surrogate.
+
+    Raises:
+        ValueError: for arrays whose sizes differ, and for numbers that are not finite.
+
+    >>> import numpy as np
+    >>> from gnvpro import surrogate
+    >>> x = np.linspace(0.0, 1.0, 8)[:, None]
+    >>> model = surrogate.fit(x, np.sin(3.0 * x[:, 0]), random_state=0)
+    >>> bool(abs(model.predict([[0.5]])[0] - np.sin(1.5)) < 1e-3)
+    True
+    """
     return Surrogate(**settings).fit(X, y, gradients)
