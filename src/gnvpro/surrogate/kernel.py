@@ -34,10 +34,15 @@ class Kernel:
     lengths: Tensor
     shares: Tensor | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether values follow from distances alone."""
+        return self.kind == "rbf" and self.shares is None
+
     def between(self, x: Tensor, y: Tensor, rows: Sequence[Kind] = VALUES, columns: Sequence[Kind] = VALUES) -> Tensor:
         """Return the matrix of all row kinds at x (one after another) and all column kinds at y."""
         order = max(max(Counter(alpha + beta).values(), default=0) for alpha in rows for beta in columns)
-        if order == 0 and self.kind == "rbf" and self.shares is None:
+        if order == 0 and self.is_plain:
             return self._smooth(x, y)
         K, ratios = self._parts(x, y, order)
         blocks = []

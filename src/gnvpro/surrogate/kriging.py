@@ -21,10 +21,8 @@ from gnvpro.surrogate.likelihood import Eliminated, KernelRows
 from gnvpro.surrogate.trend import Trend
 
 MAX_ENTRIES = 2_000_000  # of the kernel's matrix at a time
-CACHED_ENTRIES, FEW_POINTS = (
-    200_000,
-    16,
-)  # that stay in a processor's cache; points that share a call even if they do not
+CACHED_ENTRIES = 50_000  # that stay in a processor's cache, in memory that is used again without a page fault
+FEW_POINTS = 16  # that share a call even if they do not
 INFLATIONS = (0.5, 10.0)  # least and largest factor of standard deviations
 
 
@@ -156,7 +154,9 @@ class KernelModel:
         return own + self.scale_of_below.square() * self.trend.below.model._jet_covariance(x, kinds)
 
     def _at_once(self, kinds: Sequence[Kind]) -> int:
-        entries = max(len(kinds) * len(self.rows.kinds), self.rows.x.shape[1]) * len(self.rows.x)  # of one point
+        plain = self.eliminated.theta.kernel.is_plain and kinds == self.rows.kinds == VALUES  # one matrix product
+        blocks = 1 if plain else max(len(kinds) * len(self.rows.kinds), self.rows.x.shape[1])
+        entries = blocks * len(self.rows.x)  # of one point
         return max(1, CACHED_ENTRIES // entries, min(FEW_POINTS, MAX_ENTRIES // entries))
 
     def left_out(self) -> tuple[Tensor, Tensor]:
