@@ -2,6 +2,7 @@
 
     python -m benchmarks.surrogates
     python -m benchmarks.surrogates --functions borehole piston --samples 50 100 200 --draws 5
+    python -m benchmarks.surrogates --speed      points per second, 10 inputs and 100 samples
 
 Latin hypercubes in the unit box of each function's ranges, 2000 random test points. Printed: the root mean square error over
 the deviation of the test values (geometric mean over draws), the share of test values within 1.96 standard deviations, and
@@ -118,6 +119,24 @@ def gaussian_process(draw: Draw) -> tuple[Array, Array]:
     return model.predict((draw.at - middle) / size, return_std=True)
 
 
+def speed() -> None:
+    """Print points per processor second of a kernel with shares of inputs and of one without: values, slopes."""
+    import torch
+
+    from gnvpro.surrogate.candidates import Form, Sampled
+
+    draw, at = Draw.of("wing", 100, 0), torch.rand(20_000, 10, dtype=torch.float64)
+    data = Sampled(torch.as_tensor(draw.X), torch.as_tensor(draw.y)[:, None])
+    for shares in (True, False):
+        trial = Form("rbf", shares, log=False, trend="constant", noise=True).tried(data, most=2)
+        assert trial is not None
+        for function in (trial.member.values, trial.member.gradient):
+            function(at[:100], False)
+            start = time.process_time()
+            function(at, False)
+            print(f"shares {shares}, {function.__name__}: {len(at) / (time.process_time() - start):.2g} points/s")
+
+
 CONTENDERS = {"gnvpro.surrogate": ours, "Gaussian process": gaussian_process}
 
 
@@ -127,8 +146,12 @@ def main() -> None:
     parser.add_argument("--samples", nargs="+", type=int, default=[50, 100, 200])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--first-draw", type=int, default=0)
+    parser.add_argument("--speed", action="store_true", help="measure points per second only")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.speed:
+        speed()
+        return
     print("| function | samples | " + " | ".join(f"{name}: error, covered, s" for name in CONTENDERS) + " |")
     print("|---|---|" + "---|" * len(CONTENDERS))
     for name in options.functions:
