@@ -89,6 +89,6 @@ def test_a_warning_still_points_at_the_line_that_called_train() -> None:
     x = torch.rand(9, 1, dtype=torch.float64)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        gnvpro.train(model, x, x, loss="mse", work=1)
+        gnvpro.train(model, x, x, loss="mse", method="lbfgs-vpro", work=1)
     assert found
     assert all(each.filename == __file__ for each in found)

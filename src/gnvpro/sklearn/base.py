@@ -63,6 +63,7 @@ FORMS: tuple[tuple[bool, str | None], ...] = (
     (False, "silu"),
     (True, None),
 )  # of members: pieces, activation
+FOLDS_OF_DOUBT = 5  # they check a network by rows left out. Fewer than two rows for each judge nothing
 USUAL_PENALTY = 1.0  # divided by the number of samples; for many samples if work is capped, and for methods on batches
 
 WRITE_INSTEAD = {
@@ -227,7 +228,7 @@ class NetworkEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-lear
         free = self._seeks_relevances() and self.head_penalty == "auto" and self._has_own_layers()
         free = free and not self.warm_start and not self.early_stopping
         if self.n_members is None:
-            few = n_samples <= self._rules.members_up_to and n_targets == 1
+            few = 2 * FOLDS_OF_DOUBT <= n_samples <= self._rules.members_up_to and n_targets == 1
             return len(FORMS) if free and self.activation == "tanh" and few else 1
         count = check_count("n_members", self.n_members, 1)
         if count > 1 and not free:

@@ -15,7 +15,7 @@ from gnvpro.objectives.evidence import noise_by_target
 from gnvpro.objectives.joint_posterior import JointPosterior
 from gnvpro.objectives.posterior import HeadPosterior, covering, head_posterior, held_out_variance, noise_variance
 from gnvpro.problem.misfit import Misfit
-from gnvpro.sklearn.base import NetworkEstimator
+from gnvpro.sklearn.base import FOLDS_OF_DOUBT, NetworkEstimator
 from gnvpro.sklearn.blend import blend, mean_of_outputs
 from gnvpro.sklearn.combine import (
     LEAST_UNEXPLAINED,
@@ -354,7 +354,6 @@ SIMILAR_NOISE = 4.0  # ratio of the largest to the smallest noise of the targets
 LEAST_UNIT = 1e-3  # smallest unit of a target over the largest
 FOLDS = 3
 FOLDS_BY_HAND = 8
-FOLDS_OF_DOUBT = 5
 SURE = 0.8  # a share of the network in a blend from which on it is not doubted
 SMALL_ERROR = 0.01  # share of a target's variance: another network cannot gain more
 FEW_PARAMETERS = 0.25  # parameters per row; a network with fewer cannot fit much noise

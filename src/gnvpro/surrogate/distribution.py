@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gnvpro.arguments import has_method
 from gnvpro.surrogate.likelihood import Array
 
 
@@ -26,7 +27,7 @@ class Inputs:
         if not isinstance(given, Sequence) or len(given) != len(box):
             raise ValueError(f"distribution must be a list with one entry for each of {len(box)} inputs, got {given!r}")
         for i, one in enumerate(given):
-            if not (one is None or callable(getattr(one, "ppf", None)) or _is_interval(one)):
+            if not (one is None or has_method(one, "ppf") or _is_interval(one)):
                 raise ValueError(
                     f"distribution[{i}] must have a method ppf (such as scipy.stats.norm(0, 1)), be (low, high) for a uniform "
                     f"one, or None for the samples' range; got {one!r}"
