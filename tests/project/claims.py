@@ -27,9 +27,7 @@ import gnvpro
 from gnvpro import Status
 
 ROUNDED = 2e-3  # relative; a model of fewer digits is stored without another record up to half of this
-SEPARABLE = (
-    1e-8  # log loss; classes that can be told apart have no best head, and only a penalty makes the last digits matter
-)
+SEPARABLE = 1e-8  # log loss. Separable classes have no best head: the last digits depend on the penalty alone
 OPTIMAL = 1e-6  # of the objective that another head may gain
 TIMED = ("seconds", "inner_seconds")
 
@@ -131,7 +129,7 @@ def check_claims(result: gnvpro.Result, arguments: dict[str, Any], before: dict[
 
 
 def best_gain(model: nn.Module, here: Evaluated) -> float:
-    """How much another head would lower the objective, to second order: half of g' H^+ g."""
+    """Return the gain of the best head over this one, to second order: half of g' H^+ g."""
     head = list(head_of(model).parameters())
     g = torch.cat([each.reshape(-1) for each in torch.autograd.grad(here.value, head, create_graph=True)])
     H = torch.stack(
@@ -167,7 +165,7 @@ def slopes_of(model: nn.Module, here: Evaluated) -> dict[str, Tensor]:
 def check_status(
     result: gnvpro.Result, model: nn.Module, arguments: dict[str, Any], alphas: tuple[float, float], here: Evaluated
 ) -> None:
-    """Check the claim of the status where it is one about the objective."""
+    """Check what the status claims about the objective, if it claims anything."""
     status, slopes = result.status, slopes_of(model, here)
     if status is Status.HEAD_ONLY:
         assert not slopes, f"HEAD_ONLY, but {', '.join(slopes)} could be trained"
@@ -205,7 +203,7 @@ def check_moved(result: gnvpro.Result, before: dict[str, Tensor], model: nn.Modu
 
 
 def other_ways(arguments: dict[str, Any], folder: Path) -> list[tuple[str, bool, dict[str, Any]]]:
-    """The same data in other forms: name, whether bits stay the same, and arguments of `train`."""
+    """Return the same data in other forms: name, whether bits stay the same, and arguments of `train`."""
     inputs, targets, n = arguments["inputs"], arguments["targets"], len(arguments["inputs"])
     ways: list[tuple[str, bool, dict[str, Any]]] = []
     if inputs.dtype is not torch.bfloat16:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "gnvpro"
-MOST = 15  # where our own objects, or a user's module, are asked
+MOST = 15  # calls on our own objects or a user's module
 # modules that look at objects of other libraries, and why
 FOREIGN = {
     "__init__.py": "names of a module",

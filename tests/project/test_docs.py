@@ -96,7 +96,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == pages | {f"notebooks/{name}.md" for name in NOTEBOOKS}
 
 
-# each has a page of its own
+# modules with their own pages
 MODULES = {"curves", "extend", "heads", "listeners", "losses", "methods", "networks", "pde", "solvers", "surrogate"}
 
 

@@ -17,7 +17,7 @@ FILES = [file for folder in ("benchmarks", "examples", "tests") for file in sort
 
 @lru_cache
 def names_of(module: str) -> set[str]:
-    """Every name that a module of the package defines or imports; for a package, those of its modules too."""
+    """Return the names that a module of the package defines or imports; a package also has its modules."""
     place = SOURCE.joinpath(*module.split(".")[1:])
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not file.exists():

@@ -52,7 +52,7 @@ SIZES = re.compile(
     r"\b(len|numel|count|shape|n_\w+|rows(?!\.)|samples|entries|directions|size|\w*bytes|problem\.memory|seconds|since|time"
     r"|monotonic|perf_counter|work|passes|passes_left|operations|flops|cost|costs|numbers)\b"
 )
-# Where a number is no threshold of an algorithm.
+# Packages whose numbers select no algorithm.
 ALLOWED = {
     "tabular": "reads files and prints tables",
     "cli": "reads arguments and prints tables",
@@ -88,7 +88,7 @@ ALLOWED_NAMES = {
 
 
 def is_number(value: ast.expr) -> bool:
-    """Whether an expression consists of numbers alone."""
+    """Return whether an expression consists of numbers alone."""
     parts = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
     inside = list(ast.walk(value))
     numbers = [type(part.value) in (int, float) for part in inside if isinstance(part, ast.Constant)]

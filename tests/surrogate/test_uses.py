@@ -1,4 +1,4 @@
-"""What a surrogate is for: sensitivity, propagation, the next samples, explorations that survive kills, export."""
+"""Use a surrogate: sensitivity, propagation, the next samples, explorations that survive kills, export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the machine and of the data while a run goes on: a clear end, a whole checkpoint, and no hanging.
+"""Inject faults of the machine and of the data into runs: a clear end, a whole checkpoint, and no hanging.
 
 Processes that are killed, stopped or raise are in `test_process_failures`.
 """
